@@ -9,7 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -48,7 +51,7 @@ type step struct {
 	Await  string         `yaml:"await"`
 	Forget string         `yaml:"forget"` // there is no answer to this word
 	Error  string         `yaml:"error"`  // the class of the error that must be the answer
-	Expect map[string]any `yaml:"expect"` // what the answer must have; "above LABEL": a higher token than that of LABEL
+	Expect map[string]any `yaml:"expect"` // what the answer must have: see runner.check
 	With   map[string]any `yaml:",inline"`
 }
 
@@ -445,12 +448,37 @@ func (r *runner) do(s step) {
 	case s.Later != "":
 		r.later[s.Later] = r.agent(s.At).send(r, s.Do, s.With)
 	default:
+		if url, ok := s.With["url"].(string); ok {
+			s.With = maps.Clone(s.With) // that of the case is for all languages
+			s.With["url"] = r.fillAddress(url)
+		}
 		a := r.agent(s.At)
 		r.check(s, a.send(r, s.Do, s.With), a)
 	}
 }
 
-// check waits for an answer, and compares it with what is expected.
+// fillAddress puts the address of a server into a URL: of the case's own one for SERVER, of one that speaks TLS for TLS,
+// and of one that is not holdfast serve for OTHER.
+func (r *runner) fillAddress(url string) string {
+	r.Helper()
+	other := httptest.NewUnstartedServer(http.NotFoundHandler())
+	other.Config.ErrorLog = log.New(io.Discard, "", 0)
+	switch {
+	case strings.Contains(url, "SERVER"):
+		return strings.ReplaceAll(url, "SERVER", r.link.Addr)
+	case strings.Contains(url, "TLS"):
+		other.StartTLS()
+	case strings.Contains(url, "OTHER"):
+		other.Start()
+	default:
+		return url
+	}
+	r.Cleanup(other.Close)
+	return strings.NewReplacer("TLS", other.Listener.Addr().String(), "OTHER", other.Listener.Addr().String()).Replace(url)
+}
+
+// check waits for an answer, and compares it with what is expected: a value, "above LABEL" for a higher token than that
+// of LABEL, or "has TEXT" for a text with it.
 func (r *runner) check(s step, reply <-chan answer, a *agent) {
 	r.Helper()
 	var got answer
@@ -473,6 +501,12 @@ func (r *runner) check(s step, reply <-chan answer, a *agent) {
 		if text, _ := want.(string); strings.HasPrefix(text, "above ") {
 			if n, _ := got[field].(float64); n <= r.tokens[strings.TrimPrefix(text, "above ")] {
 				r.fail("%s: the token %v does not grow", s.Do, n)
+			}
+			continue
+		}
+		if text, _ := want.(string); strings.HasPrefix(text, "has ") {
+			if seen, _ := got[field].(string); !strings.Contains(seen, strings.TrimPrefix(text, "has ")) {
+				r.fail("%s: %s is %q, which lacks %q", s.Do, field, seen, strings.TrimPrefix(text, "has "))
 			}
 			continue
 		}

@@ -185,6 +185,11 @@ final class Agent {
                 return Map.of("remaining", locks.renew(TIMED.get(label).handle()).toMillis() > 0);
             }
             case "release-timed" -> locks.release(TIMED.get(label).handle());
+            case "connect" -> { // to another URL
+                try (Client other = Client.connect(Json.text(a, "url"), a.containsKey("token") ? Json.text(a, "token") : null, null)) {
+                    other.list("");
+                }
+            }
             case "close-client" -> locks.close();
             case "count" -> count(Path.of(Json.text(a, "file")), Json.number(a, "turns", 0), seconds(a, "ttl"));
             default -> throw new IllegalArgumentException(what);
@@ -215,7 +220,9 @@ final class Agent {
         try {
             reply.putAll(act(Json.text(command, "do"), command));
         } catch (HoldfastException e) {
-            reply.put("error", e.getClass().getSimpleName());
+            Class<?> type = e.getClass();
+            while (type.getEnclosingClass() != null && type.getEnclosingClass() != HoldfastException.class) type = type.getSuperclass();
+            reply.put("error", type.getSimpleName());
             reply.put("message", e.getMessage());
             if (e instanceof HoldfastException.LockLost lost) reply.put("cause", lost.reason());
             if (e instanceof HoldfastException.LockHeld held) reply.put("holders", held.holders().stream().map(Claim::owner).toList());

@@ -165,6 +165,13 @@ async def do(locks, what, a):
             except holdfast.HoldfastError:
                 await asyncio.sleep(0.05)
         return {}
+    if what == "connect":  # to another URL
+        other = (holdfast.aio.connect if use_asyncio else holdfast.connect)(a["url"], token=a.get("token"))
+        try:
+            await result(other.list())
+        finally:
+            await result(other.close())
+        return {}
     if what == "close-client":
         await result(locks.close())
         return {}
@@ -176,7 +183,8 @@ async def answer(locks, command):
     try:
         reply = {"id": number, **await do(locks, what, command)}
     except holdfast.HoldfastError as e:
-        reply = {"id": number, "error": type(e).__name__, "message": str(e), "cause": getattr(e, "cause", None)}
+        public = next(c.__name__ for c in type(e).__mro__ if c.__name__ in holdfast.__all__)
+        reply = {"id": number, "error": public, "message": str(e), "cause": getattr(e, "cause", None)}
         if isinstance(e, holdfast.LockHeld):
             reply["holders"] = [c.owner for c in e.holders]
     except Exception as e:

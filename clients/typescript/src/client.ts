@@ -89,6 +89,16 @@ function fieldsOf(options: object): Record<string, unknown> {
   return fields;
 }
 
+/** A text as a part of a URL. A program in JavaScript may pass what is none. */
+function quoted(what: string, text: unknown): string {
+  if (typeof text !== "string") throw new Invalid(`${what} must be a string, such as "nightly", not ${String(text)}`);
+  try {
+    return encodeURIComponent(text);
+  } catch {
+    throw new Invalid(`${what} must be text in Unicode, not ${JSON.stringify(text)}`);
+  }
+}
+
 /**
  * What is held until its end: a lock, or a run.
  *
@@ -340,7 +350,7 @@ export class Lock {
   constructor(client: Client, path: string, name: string, body: Record<string, unknown>) {
     this.#client = client;
     this.#path = path;
-    this.#query = `?name=${encodeURIComponent(name)}`;
+    this.#query = `?name=${quoted("a name", name)}`;
     this.#body = body;
   }
 
@@ -432,7 +442,7 @@ export class Election {
   }
 
   #path(verb: string): string {
-    return `/v1/elections/-/${verb}?name=${encodeURIComponent(this.#name)}`;
+    return `/v1/elections/-/${verb}?name=${quoted("a name", this.#name)}`;
   }
 
   /** Who leads; undefined if nobody does. */
@@ -530,7 +540,7 @@ export class Ledger {
   constructor(client: Client, name: string, options: object) {
     if ([".", "..", "/"].includes(name)) throw new Invalid(`a ledger cannot have the name ${name}`);
     this.#client = client;
-    this.#path = `/v1/ledgers/${encodeURIComponent(name)}/keys`;
+    this.#path = `/v1/ledgers/${quoted("a name", name)}/keys`;
     this.#options = options;
   }
 
@@ -539,7 +549,7 @@ export class Ledger {
     const body = fieldsOf({ ...this.#options, ...options });
     const start = now();
     const limit = Number(body.wait_ms ?? 0) + silence;
-    const { server, stream } = await this.#client.stream("POST", `${this.#path}/-/begin?key=${encodeURIComponent(key)}`, body, limit);
+    const { server, stream } = await this.#client.stream("POST", `${this.#path}/-/begin?key=${quoted("a key", key)}`, body, limit);
     const begun = await only(stream);
     const run = new Run(this.#client, server, begun);
     await run.beginAt(start, Number(begun.remaining_ms));
@@ -564,12 +574,12 @@ export class Ledger {
 
   /** The runs of a key in the order in which they began, with their results. */
   async history(key: string): Promise<RunInfo[]> {
-    return listOf((await this.#client.call("GET", `${this.#path}/-?key=${encodeURIComponent(key)}`)).runs).map(runOf);
+    return listOf((await this.#client.call("GET", `${this.#path}/-?key=${quoted("a key", key)}`)).runs).map(runOf);
   }
 
   /** The last run of each key. */
   async list(prefix = ""): Promise<RunInfo[]> {
-    return listOf((await this.#client.call("GET", `${this.#path}?prefix=${encodeURIComponent(prefix)}`)).runs).map(runOf);
+    return listOf((await this.#client.call("GET", `${this.#path}?prefix=${quoted("a prefix", prefix)}`)).runs).map(runOf);
   }
 }
 
@@ -598,6 +608,10 @@ export class Client implements AsyncDisposable {
 
   /** @internal */
   constructor(url: string | undefined, { token, tls }: ConnectOptions) {
+    if (url !== undefined && (typeof url !== "string" || url === "")) {
+      throw new Invalid(`the URL is ${JSON.stringify(url)}: connect to that of a store, such as redis://cache:6379, or of a server, ` +
+        "such as https://locks:7420, or leave it out for the store of HOLDFAST_STORE");
+    }
     this.#url = url;
     if (url !== undefined && /^(unix|https?):/.test(url)) {
       this.#remote = parseAddress(url, token, tls);
@@ -707,7 +721,7 @@ export class Client implements AsyncDisposable {
   /** Makes a timed lock last for its TTL from now; returns for how many milliseconds it is held for certain. */
   async renew(handle: string): Promise<number> {
     const [start, answer] = await this.use(async (server): Promise<[number, Problem]> =>
-      [now(), await server.call("POST", `/v1/handles/${encodeURIComponent(handle)}/renew`)]);
+      [now(), await server.call("POST", `/v1/handles/${quoted("a handle", handle)}/renew`)]);
     const left = start + Number(answer.remaining_ms) - rounding - now();
     if (left <= 0) throw expired();
     return left;
@@ -715,22 +729,22 @@ export class Client implements AsyncDisposable {
 
   /** Releases a timed lock. */
   async release(handle: string): Promise<void> {
-    await this.call("POST", `/v1/handles/${encodeURIComponent(handle)}/release`, false);
+    await this.call("POST", `/v1/handles/${quoted("a handle", handle)}/release`, false);
   }
 
   /** The locks that are held or waited for, in the order of their names: 10,000 at most. */
   async list(prefix = ""): Promise<LockInfo[]> {
-    return listOf((await this.call("GET", `/v1/locks?limit=10000&prefix=${encodeURIComponent(prefix)}`)).locks).map(lockOf);
+    return listOf((await this.call("GET", `/v1/locks?limit=10000&prefix=${quoted("a prefix", prefix)}`)).locks).map(lockOf);
   }
 
   /** Who holds a lock, and who waits for it. */
   async show(name: string): Promise<LockInfo> {
-    return lockOf(await this.call("GET", `/v1/locks/-?name=${encodeURIComponent(name)}`));
+    return lockOf(await this.call("GET", `/v1/locks/-?name=${quoted("a name", name)}`));
   }
 
   /** Asks the holder of a lock to release it. Its lease.releaseRequested is aborted then. */
   async requestRelease(name: string): Promise<void> {
-    await this.call("POST", `/v1/locks/-/request-release?name=${encodeURIComponent(name)}`);
+    await this.call("POST", `/v1/locks/-/request-release?name=${quoted("a name", name)}`);
   }
 
   /** Releases what is held. Its leases are lost: end them before. */

@@ -33,7 +33,8 @@ function findCommand(): string {
     // it is not installed
   }
   throw new EngineMissing("there is no holdfast command to start: HOLDFAST_BIN is not set, no directory of PATH has one, " +
-    `and ${where}. Install it, or set HOLDFAST_BIN, or connect to the URL of a server`);
+    `and ${where}. Set HOLDFAST_BIN to the path of the command, or put the command into a directory of PATH, or connect to ` +
+    "the URL of a server (https: or unix:), which needs none. The package has it, too");
 }
 
 function isExecutable(file: string): boolean {
@@ -74,7 +75,8 @@ export class Engine {
     child.stdin.write(`${token}\n`);
     const killer = setTimeout(() => child.kill("SIGKILL"), startLimit);
     try {
-      const record = await firstLine(child, command, () => messages);
+      const record = await firstLine(child, command, () => store === undefined ? messages // connect has set it
+        : messages.map((line) => line.replaceAll("from HOLDFAST_STORE", "from connect")));
       return new Engine(String(record.listen).replace(/^unix:/, ""), token, child);
     } finally {
       clearTimeout(killer);

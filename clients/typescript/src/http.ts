@@ -2,7 +2,7 @@
 import * as http from "node:http";
 import * as https from "node:https";
 import type { SecureContextOptions } from "node:tls";
-import { type Problem, HoldfastError, Invalid, StoreUnavailable, errorOf } from "./errors.js";
+import { type Problem, HoldfastError, Invalid, NotAllowed, StoreUnavailable, errorOf } from "./errors.js";
 
 const callLimit = 30_000; // the server gives its store 10 s
 
@@ -19,7 +19,9 @@ export interface Address {
   readonly token: string | undefined;
 }
 
-export function parseAddress(url: string, token: string | undefined, tls: SecureContextOptions | undefined): Address {
+export function parseAddress(url: string, sent: string | undefined, tls: SecureContextOptions | undefined): Address {
+  if (/[\r\n\0]/.test(sent ?? "")) throw new Invalid("the token has a line end: strip what was read from a file");
+  const token = sent === "" ? undefined : sent;
   if (url.startsWith("unix:")) {
     return { secure: false, options: { socketPath: url.replace(/^unix:(\/\/)?/, ""), host: "localhost" }, token };
   }
@@ -84,7 +86,7 @@ export class Server {
     try {
       const response = await answered(request);
       const answer = await readObject(response);
-      if (response.statusCode !== 200) throw errorOf(answer);
+      if (response.statusCode !== 200) throw this.#refusal(answer);
       return answer;
     } finally {
       clearTimeout(timer);
@@ -103,7 +105,7 @@ export class Server {
       : setTimeout(() => request.destroy(new NoAnswer("the server does not answer")), Math.min(limit, longestTimer));
     try {
       const response = await answered(request);
-      if (response.statusCode !== 200) throw errorOf(await readObject(response));
+      if (response.statusCode !== 200) throw this.#refusal(await readObject(response));
       return new Stream(request, response);
     } catch (error) {
       request.destroy();
@@ -127,6 +129,12 @@ export class Server {
     return request;
   }
 
+  #refusal(answer: Problem): HoldfastError {
+    const error = errorOf(answer);
+    if (error.code !== "unauthorized" || this.#address.token !== undefined) return error;
+    return new NotAllowed(`${error.message} (here: pass token to connect)`, answer);
+  }
+
   close(): void {
     this.#agent.destroy();
   }
@@ -140,7 +148,9 @@ function answered(request: http.ClientRequest): Promise<http.IncomingMessage> {
         reject(error);
         return;
       }
-      const broken = new Broken(`the connection to the server has ended: ${error.message}`, {}, { cause: error });
+      const why = /wrong version number/i.test(error.message)
+        ? "it does not speak TLS: use http:// in its URL, if that is meant" : error.message;
+      const broken = new Broken(`the connection to the server has ended: ${why}`, {}, { cause: error });
       broken.fresh = !request.reusedSocket;
       reject(broken);
     });
@@ -151,11 +161,22 @@ async function readObject(response: http.IncomingMessage): Promise<Problem> {
   const parts: Buffer[] = [];
   try {
     for await (const part of response) parts.push(part as Buffer);
-    return JSON.parse(Buffer.concat(parts).toString()) as Problem;
   } catch (error) {
     if (error instanceof HoldfastError) throw error;
     throw new Broken(`the answer of the server cannot be read: ${(error as Error).message}`, {}, { cause: error });
   }
+  const text = Buffer.concat(parts).toString();
+  try {
+    return JSON.parse(text) as Problem;
+  } catch (error) {
+    throw new Broken(describeForeign(response.statusCode ?? 0, text), {}, { cause: error });
+  }
+}
+
+/** What is said of an answer that is not of holdfast serve. */
+function describeForeign(status: number, text: string): string {
+  if (status === 400 && text.includes("HTTPS")) return "the server speaks TLS: use https:// in its URL"; // so do the servers of Go and others
+  return `this is not holdfast serve: it answers "${text.trim().replace(/\s+/g, " ").slice(0, 100)}", with the status ${status}`;
 }
 
 /** An answer that is a stream of lines. It has a connection of its own. */

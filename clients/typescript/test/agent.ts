@@ -151,6 +151,11 @@ const commands: Record<string, (a: Fields) => Promise<Fields>> = {
     }
     return {};
   },
+  async "connect"({ url, token }) { // to another URL
+    await using other = connect(url, token === undefined ? {} : { token });
+    await other.list();
+    return {};
+  },
   async "close-client"() { await locks.close(); return {}; },
 };
 

@@ -300,7 +300,7 @@ class AsyncLock:
     """A lock as a program wants to hold it. ``async with lock as lease`` waits for it, and releases it at the end."""
 
     def __init__(self, client: AsyncClient, path: str, name: str, body: dict[str, Any], wait: Duration | None) -> None:
-        self._client, self._path, self._query, self._body = client, path, f"?name={quote(name, safe='')}", body
+        self._client, self._path, self._query, self._body = client, path, f"?name={_quoted('a name', name)}", body
         if wait is not None:
             body["wait_ms"] = milliseconds("wait", wait)
         self._in_use = False
@@ -391,7 +391,7 @@ class AsyncElection:
         return AsyncLock(self._client, "/v1/elections/-/campaign", self._name, body, wait)
 
     def _url(self, verb: str) -> str:
-        return f"/v1/elections/-/{verb}?name={quote(self._name, safe='')}"
+        return f"/v1/elections/-/{verb}?name={_quoted('a name', self._name)}"
 
     async def leader(self) -> Claim | None:
         """Who leads; None if nobody does."""
@@ -503,7 +503,7 @@ class AsyncLedger:
             body["wait_ms"] = milliseconds("wait", wait)
             limit += body["wait_ms"] / 1000
         start = now()
-        server, stream = await self._client._stream("POST", f"{self._path}/-/begin?key={quote(key, safe='')}", body, limit)
+        server, stream = await self._client._stream("POST", f"{self._path}/-/begin?key={_quoted('a key', key)}", body, limit)
         try:
             begun = await stream.next(SILENCE)
         finally:
@@ -521,12 +521,12 @@ class AsyncLedger:
 
     async def history(self, key: str) -> list[RunInfo]:
         """The runs of a key in the order in which they began, with their results."""
-        answer = await self._client._call("GET", f"{self._path}/-?key={quote(key, safe='')}")
+        answer = await self._client._call("GET", f"{self._path}/-?key={_quoted('a key', key)}")
         return [run_of(r) for r in answer["runs"]]
 
     async def list(self, prefix: str = "") -> list[RunInfo]:
         """The last run of each key."""
-        answer = await self._client._call("GET", f"{self._path}?prefix={quote(prefix, safe='')}")
+        answer = await self._client._call("GET", f"{self._path}?prefix={_quoted('a prefix', prefix)}")
         return [run_of(r) for r in answer["runs"]]
 
 
@@ -534,7 +534,17 @@ def _segment(name: str) -> str:
     """A name as a segment of a path. These names cannot be one."""
     if name in (".", "..", "/"):
         raise Invalid(f"a ledger cannot have the name {name!r}")
-    return quote(name, safe="")
+    return _quoted("a name", name)
+
+
+def _quoted(what: str, text: str) -> str:
+    """A text as a part of a URL."""
+    if not isinstance(text, str):
+        raise Invalid(f"{what} must be a str, such as 'nightly', not {text!r}")
+    try:
+        return quote(text, safe="")
+    except UnicodeEncodeError as e:
+        raise Invalid(f"{what} must be text in Unicode, not {text!r}") from e
 
 
 def _options(more: Mapping[str, Any], **values: Any) -> dict[str, Any]:
@@ -553,6 +563,11 @@ class AsyncClient:
     """Locks of a store, by its URL, or of a server that runs."""
 
     def __init__(self, url: str | None, token: str | None, tls: ssl.SSLContext | None) -> None:
+        if url is not None and (not isinstance(url, str) or not url):
+            raise Invalid(
+                f"the URL is {url!r}: connect to that of a store, such as 'redis://cache:6379', or of a server, such as "
+                "'https://locks:7420', or leave it out for the store of HOLDFAST_STORE"
+            )
         self._url = url
         self._remote: Address | None = None
         if url is not None and url.partition(":")[0] in ("unix", "http", "https"):
@@ -715,7 +730,7 @@ class AsyncClient:
     async def renew(self, handle: str) -> float:
         """Makes a timed lock last for its ttl from now; returns for how many seconds it is held for certain."""
         start = now()  # nobody can tell how old the answer is
-        answer = await self._call("POST", f"/v1/handles/{quote(handle, safe='')}/renew")
+        answer = await self._call("POST", f"/v1/handles/{_quoted('a handle', handle)}/renew")
         left = start + float(answer["remaining_ms"]) / 1000 - _ROUNDING - now()
         if left <= 0:
             raise lost("expired", "the answer came after the lease may have ended")
@@ -723,20 +738,20 @@ class AsyncClient:
 
     async def release(self, handle: str) -> None:
         """Releases a timed lock."""
-        await self._call("POST", f"/v1/handles/{quote(handle, safe='')}/release", again=False)
+        await self._call("POST", f"/v1/handles/{_quoted('a handle', handle)}/release", again=False)
 
     async def list(self, prefix: str = "") -> list[LockInfo]:
         """The locks that are held or waited for, in the order of their names: 10,000 at most."""
-        answer = await self._call("GET", f"/v1/locks?limit=10000&prefix={quote(prefix, safe='')}")
+        answer = await self._call("GET", f"/v1/locks?limit=10000&prefix={_quoted('a prefix', prefix)}")
         return [lock_of(v) for v in answer["locks"]]
 
     async def show(self, name: str) -> LockInfo:
         """Who holds a lock, and who waits for it."""
-        return lock_of(await self._call("GET", f"/v1/locks/-?name={quote(name, safe='')}"))
+        return lock_of(await self._call("GET", f"/v1/locks/-?name={_quoted('a name', name)}"))
 
     async def request_release(self, name: str) -> None:
         """Asks the holder of a lock to release it. Its lease.release_requested is set then."""
-        await self._call("POST", f"/v1/locks/-/request-release?name={quote(name, safe='')}")
+        await self._call("POST", f"/v1/locks/-/request-release?name={_quoted('a name', name)}")
 
     async def close(self) -> None:
         """Releases what is held. Its leases are lost: end them before."""

@@ -46,7 +46,8 @@ def find_command() -> str:
         )
     raise EngineMissing(
         "there is no holdfast command to start: HOLDFAST_BIN is not set, no directory of PATH has one, and "
-        f"{where}. Run pip install 'holdfast[engine]', or set HOLDFAST_BIN, or connect to the URL of a server"
+        f"{where}. Set HOLDFAST_BIN to the path of the command, or put the command into a directory of PATH, or connect to "
+        "the URL of a server (https: or unix:), which needs none. The package holdfast-engine has it, too"
     )
 
 
@@ -103,6 +104,8 @@ class Engine:
     def _start_error(self) -> HoldfastError:
         code = self._end()
         said = " ".join(line.partition("holdfast: ")[2] or line for line in self._messages)
+        if self.store is not None:
+            said = said.replace("from HOLDFAST_STORE", "from connect")  # which has set it
         text = said or f"{self._command} has ended with {code}"
         return Invalid(text) if code == _EXIT_USAGE else StoreUnavailable(text)
 

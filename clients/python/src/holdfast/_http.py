@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from ._errors import Invalid, StoreUnavailable, error_of
+from ._errors import HoldfastError, Invalid, NotAllowed, StoreUnavailable, error_of
 
 _MAX_LINE = 16 << 20
 _CALL_LIMIT = 30.0  # seconds for the answer to a call; the server gives its store 10
@@ -32,7 +32,9 @@ class Address:
     """Where a server is, and how to call it."""
 
     def __init__(self, url: str, token: str | None, tls: ssl.SSLContext | None = None) -> None:
-        self.url, self.token, self.tls = url, token, tls
+        if token is not None and any(c in token for c in "\r\n\0"):
+            raise Invalid("the token has a line end: strip what was read from a file")
+        self.url, self.token, self.tls = url, token or None, tls
         self.path = ""
         if url.startswith("unix:"):
             self.path = url[len("unix:") :].removeprefix("//")
@@ -56,7 +58,10 @@ class Address:
                         self.host, self.port, ssl=self.tls, limit=_MAX_LINE
                     )
         except (OSError, TimeoutError) as e:
-            raise Unreachable(f"{self.url} cannot be reached: {e or 'no answer'}") from e
+            why = str(e) or "no answer"
+            if isinstance(e, ssl.SSLError) and e.reason == "WRONG_VERSION_NUMBER":
+                why = "it does not speak TLS: use http:// in its URL, if that is meant"
+            raise Unreachable(f"{self.url} cannot be reached: {why}") from e
         return Connection(self, reader, writer)
 
 
@@ -118,7 +123,8 @@ class Response:
 
     async def _parts(self) -> AsyncIterator[bytes]:
         if "chunked" not in self._fields.get("transfer-encoding", "").lower():
-            yield await self._reader.readexactly(int(self._fields.get("content-length", "0")))
+            length = self._fields.get("content-length")
+            yield await (self._reader.read() if length is None else self._reader.readexactly(int(length)))
             return
         while True:
             size = int((await self._reader.readuntil(b"\r\n")).split(b";")[0], 16)
@@ -130,9 +136,12 @@ class Response:
 
     async def read_object(self) -> dict[str, Any]:
         data = b"".join([part async for part in self._parts()])
-        value = json.loads(data)
+        try:
+            value = json.loads(data)
+        except ValueError:
+            value = None
         if not isinstance(value, dict):
-            raise ValueError("the answer is not an object")
+            raise Foreign(self.status, data.decode(errors="replace"))
         return value
 
     async def objects(self) -> AsyncIterator[dict[str, Any]]:
@@ -144,8 +153,22 @@ class Response:
                 yield json.loads(line)
 
 
+class Foreign(ValueError):
+    """An answer that is not of holdfast serve."""
+
+    def __init__(self, status: int, text: str) -> None:
+        if status == 400 and "HTTPS" in text:  # so do the servers of Go and others
+            super().__init__("the server speaks TLS: use https:// in its URL")
+        else:
+            super().__init__(f"this is not holdfast serve: it answers {' '.join(text.split())[:100]!r}, with the status {status}")
+
+
 # What a broken connection, or an answer that is not of holdfast serve, raises.
 BROKEN = (OSError, EOFError, ValueError, asyncio.LimitOverrunError)
+
+
+def _broken(e: BaseException) -> StoreUnavailable:
+    return StoreUnavailable(str(e) if isinstance(e, Foreign) else f"the connection to the server has ended: {e}")
 
 
 def is_broken(e: StoreUnavailable) -> bool:
@@ -168,7 +191,7 @@ class Stream:
         except TimeoutError as e:
             raise StoreUnavailable("the server sends nothing") from e
         except BROKEN as e:
-            raise StoreUnavailable(f"the connection to the server has ended: {e}") from e
+            raise _broken(e) from e
 
     def close(self) -> None:
         self._connection.close()
@@ -215,7 +238,7 @@ class Server:
         except TimeoutError as e:
             raise StoreUnavailable("the server does not answer") from e
         except BROKEN as e:
-            raise StoreUnavailable(f"the connection to the server has ended: {e}") from e
+            raise _broken(e) from e
         finally:
             if kept:
                 connection.used_at = time.monotonic()
@@ -223,8 +246,14 @@ class Server:
             else:
                 connection.close()
         if response.status != 200:
-            raise error_of(answer)
+            raise self._refusal(answer)
         return answer
+
+    def _refusal(self, answer: Mapping[str, Any]) -> HoldfastError:
+        error = error_of(answer)
+        if error.code == "unauthorized" and self._address.token is None:
+            return NotAllowed(f"{error} (here: pass token= to connect)", answer)
+        return error
 
     async def stream(self, method: str, path: str, body: Mapping[str, Any] | None, limit: float | None) -> Stream:
         """Opens a stream. ``limit`` is for its first line; None is no limit."""
@@ -238,11 +267,11 @@ class Server:
             if isinstance(e, TimeoutError):
                 raise StoreUnavailable("the server does not answer") from e
             if isinstance(e, BROKEN):
-                raise StoreUnavailable(f"the connection to the server has ended: {e}") from e
+                raise _broken(e) from e
             raise
         if answer is not None:
             connection.close()
-            raise error_of(answer)
+            raise self._refusal(answer)
         return Stream(connection, response)
 
     def close(self) -> None:

@@ -65,7 +65,7 @@ func newClaim(r *http.Request, name string, b *claimBody) (c claim, err error) {
 	switch c.kind {
 	case holdfast.KindSemaphore:
 		if c.limit == 0 {
-			return c, newProblem(codeInvalid, "a semaphore needs a limit")
+			return c, newProblem(codeInvalid, "a semaphore needs a limit of 1 or more")
 		}
 		if c.weight == 0 {
 			c.weight = 1

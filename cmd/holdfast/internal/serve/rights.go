@@ -192,7 +192,8 @@ func (a *Access) identify(r *http.Request) (*caller, error) {
 		token = strings.TrimSpace(rest)
 	}
 	if token == "" {
-		p := newProblem(codeUnauthorized, "send the header Authorization: Bearer TOKEN")
+		p := newProblem(codeUnauthorized, "send the header Authorization: Bearer TOKEN, with a token of the file that "+
+			"--tokens of this server names")
 		if certificate == nil && r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
 			p = newProblem(codeUnauthorized, "the authority of this connection's client certificate is not trusted any more; "+
 				"connect again with another certificate")
@@ -205,7 +206,7 @@ func (a *Access) identify(r *http.Request) (*caller, error) {
 	if c := a.byToken[sha256.Sum256([]byte(token))]; c != nil {
 		return c, nil
 	}
-	p := newProblem(codeUnauthorized, "this token is not known")
+	p := newProblem(codeUnauthorized, "this token is not known: it is none of the file that --tokens of this server names")
 	p.challenge = challengeOf(r)
 	return nil, p
 }

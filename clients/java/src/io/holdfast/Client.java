@@ -34,6 +34,7 @@ public final class Client implements AutoCloseable {
 
     private Client(String url, String token, SSLContext tls) {
         this.url = url;
+        if (url == null) throw new Invalid("the URL must not be null: connect() uses the store of HOLDFAST_STORE");
         boolean isServer = url.matches("(unix|https?):.*");
         if (!isServer && (token != null || tls != null)) throw new Invalid("a token and TLS are for the URL of a server");
         remote = isServer ? new Server(url, token, tls) : null;
@@ -41,15 +42,23 @@ public final class Client implements AutoCloseable {
 
     /**
      * Uses the locks of a store, such as redis://cache:6379, or of a server, such as https://locks:7420. For a store, a
-     * holdfast command runs as a child of this program; it is started when it is needed. If the URL is empty, the store is
-     * that of HOLDFAST_STORE.
+     * holdfast command runs as a child of this program; it is started when it is needed.
      */
     public static Client connect(String url) {
-        return new Client(url, null, null);
+        return connect(url, null, null);
+    }
+
+    /** Uses the locks of the store that HOLDFAST_STORE names. */
+    public static Client connect() {
+        return new Client("", null, null);
     }
 
     /** Uses a server that wants a token. tls may be null: then the authorities of the system count. */
     public static Client connect(String url, String token, SSLContext tls) {
+        if ("".equals(url)) {
+            throw new Invalid("the URL is empty: connect to that of a store, such as redis://cache:6379, or of a server, such as "
+                + "https://locks:7420, or without a URL to the store of HOLDFAST_STORE");
+        }
         return new Client(url, token, tls);
     }
 

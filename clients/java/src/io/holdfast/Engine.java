@@ -93,6 +93,7 @@ final class Engine {
         synchronized (messages) {
             said = String.join(" ", messages);
         }
+        if (!store.isEmpty()) said = said.replace("from HOLDFAST_STORE", "from connect"); // which has set it
         if (said.isEmpty()) said = command + " has ended with " + code;
         return code == EXIT_USAGE ? new HoldfastException.Invalid(said) : new HoldfastException.StoreUnavailable(said, Map.of());
     }

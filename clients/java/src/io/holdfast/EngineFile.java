@@ -45,8 +45,9 @@ final class EngineFile {
             failures.add(failed.getMessage());
         }
         throw new HoldfastException.EngineMissing("there is no holdfast command to start: HOLDFAST_BIN is not set, no directory "
-            + "of PATH has one, and " + String.join("; ", failures) + ". Add the artifact, or set HOLDFAST_BIN, or connect to "
-            + "the URL of a server", null);
+            + "of PATH has one, and " + String.join("; ", failures) + ". Set HOLDFAST_BIN to the path of the command, or put the "
+            + "command into a directory of PATH, or connect to the URL of a server (https: or unix:), which needs none. The artifact "
+            + "has it, too", null);
     }
 
     private static List<Path> caches() {

@@ -157,6 +157,7 @@ public final class Lock {
     }
 
     static String query(String field, String value) {
+        if (value == null) throw new Invalid("the " + field + " must not be null");
         return "?" + field + "=" + URLEncoder.encode(value, StandardCharsets.UTF_8);
     }
 

@@ -41,8 +41,11 @@ final class Server {
     private final Deque<Connection> unused = new ArrayDeque<>();
 
     Server(String url, String token, SSLContext tls) {
+        if (token != null && token.matches("(?s).*[\\r\\n\\x00].*")) {
+            throw new HoldfastException.Invalid("the token has a line end: strip what was read from a file");
+        }
         this.url = url;
-        this.token = token;
+        this.token = "".equals(token) ? null : token;
         if (url.startsWith("unix:")) {
             address = UnixDomainSocketAddress.of(url.replaceFirst("^unix:(//)?", ""));
             host = "localhost";
@@ -91,9 +94,9 @@ final class Server {
         try (Limit timer = new Limit(c, limit)) {
             try {
                 int status = c.request(method, path, body);
-                Map<String, Object> answer = Json.parse(new String(c.readAll(), StandardCharsets.UTF_8));
+                Map<String, Object> answer = c.readObject();
                 keep = c.keepsOpen();
-                if (status != 200) throw HoldfastException.of(answer);
+                if (status != 200) throw refusal(answer);
                 return answer;
             } catch (IOException | IllegalArgumentException broken) {
                 throw timer.explain(broken);
@@ -113,9 +116,7 @@ final class Server {
         boolean open = false;
         try (Limit timer = new Limit(c, limit)) {
             try {
-                if (c.request(method, path, body) != 200) {
-                    throw HoldfastException.of(Json.parse(new String(c.readAll(), StandardCharsets.UTF_8)));
-                }
+                if (c.request(method, path, body) != 200) throw refusal(c.readObject());
                 open = true;
                 return new Stream(c);
             } catch (IOException | IllegalArgumentException broken) {
@@ -134,6 +135,12 @@ final class Server {
             if (answer == null) throw new HoldfastException.StoreUnavailable("the server has not answered", Map.of());
             return answer;
         }
+    }
+
+    private HoldfastException refusal(Map<String, Object> answer) {
+        HoldfastException error = HoldfastException.of(answer);
+        if (!error.code().equals("unauthorized") || token != null) return error;
+        return new HoldfastException.NotAllowed(error.getMessage() + " (here: pass the token to Client.connect)", answer);
     }
 
     void close() {
@@ -157,7 +164,9 @@ final class Server {
             return new Connection(channel);
         } catch (IOException | RuntimeException failed) {
             if (channel != null) closeQuietly(channel);
-            throw new Unreachable(url + " cannot be reached: " + failed.getMessage(), failed);
+            String why = String.valueOf(failed.getMessage());
+            if (why.contains("recognized SSL message")) why = "it does not speak TLS: use http:// in its URL, if that is meant";
+            throw new Unreachable(url + " cannot be reached: " + why, failed);
         }
     }
 
@@ -178,6 +187,21 @@ final class Server {
         }
     }
 
+    /** An answer that is not of holdfast serve. */
+    private static final class Foreign extends IOException {
+        private static final long serialVersionUID = 1;
+
+        Foreign(int status, String text) {
+            super(status == 400 && text.contains("HTTPS") ? "the server speaks TLS: use https:// in its URL" // so do many servers
+                : "this is not holdfast serve: it answers \"" + shorten(text) + "\", with the status " + status);
+        }
+
+        private static String shorten(String text) {
+            String line = text.strip().replaceAll("\\s+", " ");
+            return line.substring(0, Math.min(100, line.length()));
+        }
+    }
+
     /** Ends a connection if something is not done in time. */
     private static final class Limit implements AutoCloseable {
         private final ScheduledFuture<?> timer;
@@ -191,7 +215,8 @@ final class Server {
         }
 
         HoldfastException.StoreUnavailable explain(Exception broken) {
-            return over ? new HoldfastException.StoreUnavailable("the server does not answer", broken, true)
+            if (over) return new HoldfastException.StoreUnavailable("the server does not answer", broken, true);
+            return broken instanceof Foreign ? new HoldfastException.StoreUnavailable(broken.getMessage(), broken, false)
                 : new HoldfastException.StoreUnavailable("the connection to the server has ended: " + broken.getMessage(), broken, false);
         }
 
@@ -209,6 +234,7 @@ final class Server {
         private final AutoCloseable secure;
         private final Map<String, String> fields = new HashMap<>();
         private long usedAt = System.nanoTime();
+        private int status;
         private boolean atEnd;
 
         Connection(SocketChannel channel) throws IOException {
@@ -255,15 +281,16 @@ final class Server {
             all.write(data);
             out.write(all.toByteArray());
             out.flush();
-            String[] status = line().split(" ", 3);
-            if (status.length < 2 || !status[0].startsWith("HTTP/1.")) throw new IOException("this is no HTTP");
+            String[] first = line().split(" ", 3);
+            if (first.length < 2 || !first[0].startsWith("HTTP/1.")) throw new IOException("this is no HTTP");
             fields.clear();
             for (String field = line(); !field.isEmpty(); field = line()) {
                 int colon = field.indexOf(':');
                 if (colon > 0) fields.put(field.substring(0, colon).toLowerCase(Locale.ROOT), field.substring(colon + 1).strip());
             }
             atEnd = false;
-            return Integer.parseInt(status[1]);
+            status = Integer.parseInt(first[1]);
+            return status;
         }
 
         private String line() throws IOException {
@@ -279,8 +306,11 @@ final class Server {
         byte[] part() throws IOException {
             if (atEnd) return null;
             boolean chunked = fields.getOrDefault("transfer-encoding", "").contains("chunked");
-            int size = chunked ? Integer.parseInt(line().split(";")[0].strip(), 16)
-                : Integer.parseInt(fields.getOrDefault("content-length", "0"));
+            if (!chunked && !fields.containsKey("content-length")) {
+                atEnd = true;
+                return in.readAllBytes();
+            }
+            int size = chunked ? Integer.parseInt(line().split(";")[0].strip(), 16) : Integer.parseInt(fields.get("content-length"));
             byte[] data = in.readNBytes(size);
             if (data.length < size) throw new EOFException("it was closed");
             if (chunked) line();
@@ -288,10 +318,15 @@ final class Server {
             return chunked && size == 0 ? null : data;
         }
 
-        byte[] readAll() throws IOException {
+        Map<String, Object> readObject() throws IOException {
             ByteArrayOutputStream all = new ByteArrayOutputStream();
             for (byte[] part = part(); part != null; part = part()) all.write(part);
-            return all.toByteArray();
+            String text = all.toString(StandardCharsets.UTF_8);
+            try {
+                return Json.parse(text);
+            } catch (IllegalArgumentException noJSON) {
+                throw new Foreign(status, text);
+            }
         }
 
         @Override
