@@ -29,6 +29,8 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	_ "github.com/holdfast-go/holdfast/store/file"
+	_ "github.com/holdfast-go/holdfast/store/postgres"
+	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
 	_ "github.com/holdfast-go/holdfast/store/redis"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
@@ -160,16 +162,12 @@ func run(dir, name string, args ...string) error {
 	return nil
 }
 
-// TestCases: the package of each language does what each case says. Each case is run on files in half of the languages,
-// and on Redis in the others; in the long run of make prove, in all of them on both.
+// TestCases: the package of each language does what each case says. Each case is run on one store in each language, and
+// on all stores in some; in the long run of make prove, on all stores in all languages.
 func TestCases(t *testing.T) {
 	t.Parallel()
 	k := mustBuild(t)
-	redis, err := redistest.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(redis.Stop)
+	urlOf := startStores(t)
 	files, err := filepath.Glob(filepath.Join(k.root, "clients/cases/*.yaml"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("there are no cases: %v", err)
@@ -187,16 +185,13 @@ func TestCases(t *testing.T) {
 		name := strings.TrimSuffix(filepath.Base(file), ".yaml")
 		for i, c := range readCases(t, file) {
 			for l, language := range slices.Sorted(maps.Keys(k.agents)) {
-				for s, store := range []string{"file", "redis"} {
-					if (i+l)%2 != s && !*onBoth {
+				for s, store := range slices.Sorted(maps.Keys(urlOf)) {
+					if (i+l)%len(urlOf) != s && !*onAll {
 						continue
 					}
 					todo <- func() {
 						t.Run(strings.Join([]string{language, store, name, c.Case}, "/"), func(t *testing.T) {
-							url := "file://" + filepath.Join(t.TempDir(), "locks")
-							if store == "redis" {
-								url = fmt.Sprintf("redis://%s?prefix=%s-%s-%d-", redis.Addr, language, name, i)
-							}
+							url := urlOf[store](t, fmt.Sprintf("%s_%s_%d", language, name, i))
 							newRunner(t, k, language, url).run(c)
 						})
 					}
@@ -206,6 +201,26 @@ func TestCases(t *testing.T) {
 	}
 	close(todo)
 	workers.Wait()
+}
+
+// startStores starts the servers of stores. What it returns makes the URL of a store for the case with a name.
+func startStores(t *testing.T) map[string]func(t *testing.T, name string) string {
+	t.Helper()
+	redis, err := redistest.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(redis.Stop)
+	postgres, err := pgtest.Start("max_connections=500")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(postgres.Stop)
+	return map[string]func(*testing.T, string) string{
+		"file":     func(t *testing.T, _ string) string { return "file://" + filepath.Join(t.TempDir(), "locks") },
+		"postgres": func(_ *testing.T, name string) string { return postgres.URL("test") + "?create=true&table=" + name },
+		"redis":    func(_ *testing.T, name string) string { return "redis://" + redis.Addr + "?prefix=" + name + "-" },
+	}
 }
 
 // TestPythonProcess: what the package for Python does when a process is forked or interrupted, and which command it

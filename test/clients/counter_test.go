@@ -23,7 +23,7 @@ var (
 	each   = flag.Int("each", 1, "how many programs in each language count")
 	turns  = flag.Int("turns", 5, "how often each of them counts")
 	faults = flag.Bool("faults", false, "kill and stop engines meanwhile")
-	onBoth = flag.Bool("both", false, "run each case on both stores in each language")
+	onAll  = flag.Bool("all", false, "run each case on all stores in each language")
 )
 
 // TestCounter: programs in all languages and in Go add to one number under one lock, also while their engines are
