@@ -91,6 +91,8 @@ final class Agent {
         if (a.containsKey("note")) lock = lock.note(Json.text(a, "note"));
         if (a.containsKey("weight")) lock = lock.weight(Json.number(a, "weight", 1));
         if (Json.flag(a, "fair")) lock = lock.fair();
+        if (Json.flag(a, "newest_only")) lock = lock.newestOnly();
+        if (a.get("also") instanceof List<?> also) lock = lock.also(also.toArray(String[]::new));
         return lock;
     }
 
@@ -116,7 +118,7 @@ final class Agent {
                     }
                 });
                 BLOCKS.put(label, opened);
-                return Map.of("token", lease.token(), "owner", lease.owner(), "kind", lease.kind());
+                return Map.of("token", lease.token(), "owner", lease.owner(), "kind", lease.kind(), "permits", lease.permits());
             }
             case "begin" -> {
                 Block opened = new Block();
@@ -176,9 +178,10 @@ final class Agent {
                 return Map.of("keys", locks.ledger(Json.text(a, "ledger")).list("").stream().map(RunInfo::key).toList());
             }
             case "acquire-timed" -> {
-                TimedLock lock = lockOf(a).acquireTimed();
+                TimedLock lock = lockOf(a).acquireTimed(a.containsKey("key") ? Json.text(a, "key") : null);
                 TIMED.put(label, lock);
-                return Map.of("token", lock.token());
+                return Map.of("token", lock.token(), "locks", lock.tokens().keySet().stream().sorted().toList(),
+                    "permits", lock.permits());
             }
             case "detach" -> TIMED.put(label, ((Lease) get(block.held)).detach());
             case "renew" -> {

@@ -60,7 +60,7 @@ async def do(locks, what, a):
         block = lock_of(locks, a)
         held = await enter(block)
         blocks[label] = (block, held)
-        return {"token": held.token, "owner": held.owner, "kind": held.kind}
+        return {"token": held.token, "owner": held.owner, "kind": held.kind, "permits": held.permits}
     if what == "begin":
         label = a.pop("as")
         how = split(a, "wait", "note", "fingerprint")
@@ -135,9 +135,10 @@ async def do(locks, what, a):
         runs = await result(locks.ledger(a["ledger"]).list())
         return {"keys": [r.key for r in runs]}
     if what == "acquire-timed":
-        timed = await result(lock_of(locks, {k: v for k, v in a.items() if k != "as"}).acquire_timed())
+        how = {"also": a.pop("also", ()), "idempotency_key": a.pop("key", None)}
+        timed = await result(lock_of(locks, {k: v for k, v in a.items() if k != "as"}).acquire_timed(**how))
         handles[a["as"]] = timed
-        return {"token": timed.token}
+        return {"token": timed.token, "locks": sorted(timed.tokens), "permits": timed.permits}
     if what == "detach":
         handles[a["as"]] = await result(blocks[a["as"]][1].detach())
         return {}

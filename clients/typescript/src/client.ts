@@ -6,10 +6,10 @@ import {
   type Problem, Invalid, LockLost, Released, StoreUnavailable, Uncertain, errorOf, listOf, lost,
 } from "./errors.js";
 import {
-  type Address, Broken, NoAnswer, Server, isUnreachable, longestTimer, type Stream, parseAddress, silence,
+  type Address, type CallOptions, Broken, NoAnswer, Server, isUnreachable, longestTimer, type Stream, parseAddress, silence,
 } from "./http.js";
 import {
-  type Claim, type LockInfo, type Observation, type RunInfo, type TimedLock, claimOf, lockOf, runOf, timedOf, tokenOf,
+  type Claim, type LockInfo, type Observation, type RunInfo, type TimedLock, claimOf, lockOf, permitsOf, runOf, timedOf, tokenOf,
 } from "./values.js";
 
 // The server rounds to milliseconds. The clock of Linux that goes on while the machine sleeps is read in steps of 10 ms;
@@ -35,6 +35,8 @@ export interface LockOptions {
 export interface MutexOptions extends LockOptions {
   /** Grant the lock in order of arrival among all clients. */
   fair?: boolean;
+  /** Of those that wait with this, only the newest gets the lock; the others are Superseded. */
+  newestOnly?: boolean;
   /** Keep the lock held for at least so many milliseconds. */
   minHoldMs?: number;
   /** End the lease after so many milliseconds. */
@@ -44,6 +46,14 @@ export interface MutexOptions extends LockOptions {
 export interface SemaphoreOptions extends LockOptions {
   /** How much of the limit to take; 1 if it is not given. */
   weight?: number;
+}
+
+export interface TimedOptions {
+  /** More mutexes, all or none; the handle is for all. */
+  also?: readonly string[];
+  /** A text of your own for this lock. If the answer is lost, the same call with the same key gets the lock that the first was granted. */
+  idempotencyKey?: string;
+  signal?: AbortSignal;
 }
 
 export interface LedgerOptions {
@@ -219,6 +229,8 @@ export class Lease extends Held implements AsyncDisposable {
   readonly kind: string;
   readonly owner: string;
   readonly ttlMs: number;
+  /** Which permits of a semaphore this is: numbers below the limit that no other holder has. Empty if they have none. */
+  readonly permits: readonly number[];
   readonly #server: Server;
   readonly #stream: Stream;
   readonly #hold: string;
@@ -230,6 +242,7 @@ export class Lease extends Held implements AsyncDisposable {
     this.kind = String(acquired.kind);
     this.owner = String(acquired.owner);
     this.ttlMs = Number(acquired.ttl_ms);
+    this.permits = permitsOf(acquired);
     this.#server = server;
     this.#stream = stream;
     this.#hold = `/v1/holds/${String(acquired.hold)}`;
@@ -357,7 +370,7 @@ export class Lock {
   /** Waits for the lock. `await using lease = await lock.acquire()` releases it at the end of the block. */
   async acquire({ signal }: { signal?: AbortSignal } = {}): Promise<Lease> {
     const start = now();
-    const { server, stream } = await this.#client.stream("POST", this.#path + this.#query, this.#body, silence, signal);
+    const { server, stream } = await this.#client.stream("POST", this.#path + this.#query, this.#body, { limit: silence }, signal);
     const abort = (): void => stream.close();
     signal?.addEventListener("abort", abort);
     try {
@@ -401,13 +414,15 @@ export class Lock {
   }
 
   /** Acquires the lock for its ttlMs, without a connection: nobody renews it, unless Client.renew does. */
-  async acquireTimed({ signal }: { signal?: AbortSignal } = {}): Promise<TimedLock> {
+  async acquireTimed({ signal, also = [], idempotencyKey: key }: TimedOptions = {}): Promise<TimedLock> {
     const { wait_ms: wait, ...body } = this.#body;
+    if (also.length > 0) body.also = also;
+    if (key !== undefined && !/^[ -~]*$/.test(key)) throw new Invalid("an idempotencyKey must be printable ASCII characters");
     if (body.ttl_ms === undefined) throw new Invalid("a timed lock needs a ttlMs");
     const verb = wait === 0 ? "try" : "acquire";
     if (wait !== undefined && wait !== 0) body.wait_ms = wait;
-    const limit = wait === undefined ? undefined : Number(wait) + silence;
-    const { stream } = await this.#client.stream("POST", `/v1/locks/-/${verb}${this.#query}`, body, limit, signal);
+    const options = { ...(wait !== undefined && { limit: Number(wait) + silence }), ...(key !== undefined && { key }) };
+    const { stream } = await this.#client.stream("POST", `/v1/locks/-/${verb}${this.#query}`, body, options, signal);
     return timedOf(await only(stream));
   }
 }
@@ -453,7 +468,7 @@ export class Election {
 
   /** Who leads, and after each change. */
   async *observe({ signal }: { signal?: AbortSignal } = {}): AsyncGenerator<Observation, void, void> {
-    const { stream } = await this.#client.stream("GET", this.#path("observe"), undefined, silence, signal);
+    const { stream } = await this.#client.stream("GET", this.#path("observe"), undefined, { limit: silence }, signal);
     const abort = (): void => stream.close();
     signal?.addEventListener("abort", abort);
     try {
@@ -549,7 +564,7 @@ export class Ledger {
     const body = fieldsOf({ ...this.#options, ...options });
     const start = now();
     const limit = Number(body.wait_ms ?? 0) + silence;
-    const { server, stream } = await this.#client.stream("POST", `${this.#path}/-/begin?key=${quoted("a key", key)}`, body, limit);
+    const { server, stream } = await this.#client.stream("POST", `${this.#path}/-/begin?key=${quoted("a key", key)}`, body, { limit });
     const begun = await only(stream);
     const run = new Run(this.#client, server, begun);
     await run.beginAt(start, Number(begun.remaining_ms));
@@ -668,9 +683,9 @@ export class Client implements AsyncDisposable {
 
   /** @internal */
   async stream(
-    method: string, path: string, body: object | undefined, limit: number | undefined, signal?: AbortSignal,
+    method: string, path: string, body: object | undefined, options: CallOptions, signal?: AbortSignal,
   ): Promise<{ server: Server; stream: Stream }> {
-    return this.use(async (server) => ({ server, stream: await server.stream(method, path, body, limit, signal) }), true, signal);
+    return this.use(async (server) => ({ server, stream: await server.stream(method, path, body, options, signal) }), true, signal);
   }
 
   /**

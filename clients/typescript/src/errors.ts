@@ -43,7 +43,7 @@ export class LockLost extends HoldfastError {
 /** The holder has released the lock, or ended the run, before. */
 export class Released extends HoldfastError {}
 
-/** The name is in use with another kind or limit, or the key with another fingerprint. */
+/** The name is in use with another kind or limit, or the key with another fingerprint or other options. */
 export class Mismatch extends HoldfastError {}
 
 /** An argument is wrong; the text says which one. */
@@ -63,6 +63,9 @@ export class Corrupt extends HoldfastError {}
 
 /** The lock has as many claims as its store allows. */
 export class QueueFull extends HoldfastError {}
+
+/** A newer claim with newestOnly waits, so this one has given up. */
+export class Superseded extends HoldfastError {}
 
 /** The outcome is not known. What may be left is cleaned up in the background, or expires with its TTL. */
 export class Uncertain extends HoldfastError {}
@@ -105,6 +108,7 @@ const byCode: Record<string, typeof HoldfastError> = {
   "not-found": LockLost,
   "released": Released,
   "mismatch": Mismatch,
+  "key-reused": Mismatch,
   "invalid": Invalid,
   "not-acquired": Invalid,
   "unsupported": Unsupported,
@@ -116,6 +120,7 @@ const byCode: Record<string, typeof HoldfastError> = {
   "denied": Denied,
   "corrupt": Corrupt,
   "queue-full": QueueFull,
+  "superseded": Superseded,
   "uncertain": Uncertain,
   "store-error": StoreUnavailable,
   "rate-limited": StoreUnavailable,

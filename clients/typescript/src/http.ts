@@ -34,9 +34,11 @@ export function parseAddress(url: string, sent: string | undefined, tls: SecureC
   return { secure, options: { host, port: parts.port || (secure ? 443 : 80), ...tls }, token };
 }
 
-interface CallOptions {
+export interface CallOptions {
   /** In milliseconds. */
   limit?: number;
+  /** That of a request which is sent again. */
+  key?: string;
   /** It does no harm if the call arrives twice. */
   again?: boolean;
 }
@@ -95,10 +97,10 @@ export class Server {
 
   /** Opens a stream. limit is for its first line; undefined is no limit. */
   async stream(
-    method: string, path: string, body: object | undefined, limit: number | undefined, signal?: AbortSignal,
+    method: string, path: string, body: object | undefined, { limit, key }: CallOptions, signal?: AbortSignal,
   ): Promise<Stream> {
     signal?.throwIfAborted();
-    const request = this.#request(method, path, body, false);
+    const request = this.#request(method, path, body, false, key);
     const abort = (): void => void request.destroy(new Broken("the call was aborted"));
     signal?.addEventListener("abort", abort);
     const timer = limit === undefined ? undefined
@@ -117,11 +119,14 @@ export class Server {
     }
   }
 
-  #request(method: string, path: string, body: object | undefined, agent: http.Agent | false): http.ClientRequest {
+  #request(
+    method: string, path: string, body: object | undefined, agent: http.Agent | false, key?: string,
+  ): http.ClientRequest {
     const headers: http.OutgoingHttpHeaders = {};
     const data = body === undefined ? "" : JSON.stringify(body);
     headers["Content-Length"] = Buffer.byteLength(data);
     if (body !== undefined) headers["Content-Type"] = "application/json";
+    if (key !== undefined) headers["Idempotency-Key"] = key;
     if (this.#address.token !== undefined) headers.Authorization = `Bearer ${this.#address.token}`;
     const make = this.#address.secure ? https.request : http.request;
     const request = make({ ...this.#address.options, method, path, headers, agent });

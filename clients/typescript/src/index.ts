@@ -7,10 +7,12 @@
  */
 export {
   type BeginOptions, type ConnectOptions, type LedgerOptions, type LockOptions, type MutexOptions, type SemaphoreOptions,
+  type TimedOptions,
   Client, Election, Lease, Ledger, Lock, Run, connect,
 } from "./client.js";
 export {
   type Problem, AlreadySucceeded, AttemptsUsed, Corrupt, Denied, EngineMissing, HoldfastError, InProgress, Invalid, LockHeld,
-  LockLost, LockTimeout, Mismatch, NotAllowed, QueueFull, Released, RunRefused, StoreUnavailable, TooSoon, Uncertain, Unsupported,
+  LockLost, LockTimeout, Mismatch, NotAllowed, QueueFull, Released, RunRefused, StoreUnavailable, Superseded, TooSoon, Uncertain,
+  Unsupported,
 } from "./errors.js";
 export type { Claim, LockInfo, Observation, RunInfo, TimedLock } from "./values.js";

@@ -54,6 +54,10 @@ export interface TimedLock {
   readonly name: string;
   readonly token: number;
   readonly ttlMs: number;
+  /** Which permits of a semaphore this is. */
+  readonly permits: readonly number[];
+  /** The token of each lock by its name, if there are several. */
+  readonly tokens: ReadonlyMap<string, number>;
 }
 
 function numberOf(value: unknown): number | undefined {
@@ -119,5 +123,17 @@ export function runOf(v: Problem): RunInfo {
 }
 
 export function timedOf(v: Problem): TimedLock {
-  return { handle: String(v.handle), name: String(v.lock), token: tokenOf(v.token), ttlMs: Number(v.ttl_ms) };
+  const all = [v, ...(Array.isArray(v.also) ? (v.also as Problem[]) : [])];
+  return {
+    handle: String(v.handle),
+    name: String(v.lock),
+    token: tokenOf(v.token),
+    ttlMs: Number(v.ttl_ms),
+    permits: permitsOf(v),
+    tokens: new Map(all.map((lock) => [String(lock.lock), tokenOf(lock.token)])),
+  };
+}
+
+export function permitsOf(v: Problem): number[] {
+  return Array.isArray(v.permits) ? v.permits.map(Number) : [];
 }

@@ -44,7 +44,7 @@ function open(label: string, run: (work: Work) => Promise<void>): Promise<Lease 
 
 /** Options in milliseconds of those in seconds. */
 function options(a: Fields): Fields {
-  const names: Fields = { ttl: "ttlMs", wait: "waitMs", pause: "pauseMs", max_attempts: "maxAttempts" };
+  const names: Fields = { ttl: "ttlMs", wait: "waitMs", pause: "pauseMs", max_attempts: "maxAttempts", newest_only: "newestOnly" };
   return Object.fromEntries(Object.entries(a).map(([k, v]) => {
     const name = (names[k] ?? k) as string;
     return [name, name.endsWith("Ms") ? v * 1000 : v];
@@ -71,7 +71,7 @@ function blockOf(label: string): Block {
 const commands: Record<string, (a: Fields) => Promise<Fields>> = {
   async "open"({ as, ...a }) {
     const lease = await open(as, async (work) => void await lockOf(a).using(work)) as Lease;
-    return { token: lease.token, owner: lease.owner, kind: lease.kind };
+    return { token: lease.token, owner: lease.owner, kind: lease.kind, permits: lease.permits };
   },
   async "begin"({ as, ledger, key, wait, note, fingerprint, ...a }) {
     const how = options({ ...(wait !== undefined && { wait }), ...(note && { note }), ...(fingerprint && { fingerprint }) });
@@ -125,10 +125,10 @@ const commands: Record<string, (a: Fields) => Promise<Fields>> = {
     return { states: runs.map((r) => r.state), results: runs.map((r) => r.result ?? null), errors: runs.map((r) => r.error) };
   },
   async "keys"({ ledger }) { return { keys: (await locks.ledger(ledger).list()).map((r) => r.key) }; },
-  async "acquire-timed"({ as, ...a }) {
-    const lock = await lockOf(a).acquireTimed();
+  async "acquire-timed"({ as, also, key, ...a }) {
+    const lock = await lockOf(a).acquireTimed({ ...(also && { also }), ...(key && { idempotencyKey: key }) });
     timed.set(as, lock);
-    return { token: lock.token };
+    return { token: lock.token, locks: [...lock.tokens.keys()].sort(), permits: lock.permits };
   },
   async "detach"({ as }) { timed.set(as, await (blockOf(as).held as Lease).detach()); return {}; },
   async "renew"({ as }) { return { remaining: await locks.renew(timed.get(as)!.handle) > 0 }; },

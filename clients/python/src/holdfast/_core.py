@@ -8,7 +8,7 @@ import os
 import ssl
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -36,7 +36,9 @@ from ._values import (
     lock_of,
     milliseconds,
     observation_of,
+    permits_of,
     run_of,
+    timed_of,
 )
 
 T = TypeVar("T")
@@ -186,6 +188,8 @@ class AsyncLease(AsyncHeld):
         self.kind = str(acquired["kind"])
         self.owner = str(acquired["owner"])
         self.ttl = float(acquired["ttl_ms"]) / 1000
+        self.permits = permits_of(acquired)
+        """Which permits of a semaphore this is: numbers below the limit that no other holder has. Empty if they have none."""
         self.release_requested = asyncio.Event()
         """Set when somebody asks for the lock. It stays held."""
         self._server, self._stream = server, stream
@@ -278,7 +282,7 @@ class AsyncLease(AsyncHeld):
             self._ending = False
         self._end()
         self._stream.close()
-        return _timed_of(answer)
+        return timed_of(answer)
 
     async def __aenter__(self) -> AsyncLease:
         return self
@@ -333,9 +337,19 @@ class AsyncLock:
         lease._start(lease._read(), lease._keep())
         return lease
 
-    async def acquire_timed(self) -> TimedLock:
-        """Acquires the lock for its ttl, without a connection: nobody renews it, unless Client.renew does."""
+    async def acquire_timed(self, *, also: Sequence[str] = (), idempotency_key: str | None = None) -> TimedLock:
+        """Acquires the lock for its ttl, without a connection: nobody renews it, unless Client.renew does.
+
+        ``also``: more mutexes, all or none; the handle is for all. ``idempotency_key``: a text of your own for this lock. If
+        the answer is lost, the same call with the same key gets the lock that the first one was granted.
+        """
         body = dict(self._body)
+        if isinstance(also, str) or not all(isinstance(name, str) for name in also):
+            raise Invalid(f"also must be a list of names, not {also!r}")
+        if also:
+            body["also"] = list(also)
+        if idempotency_key is not None and not (idempotency_key.isascii() and idempotency_key.isprintable()):
+            raise Invalid("an idempotency_key must be printable ASCII characters")
         if "ttl_ms" not in body:
             raise Invalid("a timed lock needs a ttl")
         verb, wait, limit = "acquire", body.get("wait_ms"), None
@@ -344,14 +358,14 @@ class AsyncLock:
             del body["wait_ms"]
         if wait is not None:
             limit = wait / 1000 + SILENCE
-        _, stream = await self._client._stream("POST", f"/v1/locks/-/{verb}{self._query}", body, limit)
+        _, stream = await self._client._stream("POST", f"/v1/locks/-/{verb}{self._query}", body, limit, idempotency_key)
         try:
             answer = await stream.next(SILENCE)
         finally:
             stream.close()
         if answer is None:
             raise StoreUnavailable("the server has not answered")
-        return _timed_of(answer)
+        return timed_of(answer)
 
     async def __aenter__(self) -> AsyncLease:
         if self._in_use:
@@ -371,10 +385,6 @@ class AsyncLock:
         self._in_use = False
         assert lease is not None
         await lease.__aexit__(kind, error, trace)
-
-
-def _timed_of(v: Mapping[str, Any]) -> TimedLock:
-    return TimedLock(str(v["handle"]), str(v["lock"]), int(v["token"]), float(v["ttl_ms"]) / 1000)
 
 
 class AsyncElection:
@@ -624,10 +634,10 @@ class AsyncClient:
         return await self._use(lambda server: server.call(method, path, again=again), again)
 
     async def _stream(
-        self, method: str, path: str, body: Mapping[str, Any] | None, limit: float | None
+        self, method: str, path: str, body: Mapping[str, Any] | None, limit: float | None, key: str | None = None
     ) -> tuple[Server, Stream]:
         async def open_stream(server: Server) -> tuple[Server, Stream]:
-            return server, await server.stream(method, path, body, limit)
+            return server, await server.stream(method, path, body, limit, key)
 
         return await self._use(open_stream)
 
@@ -648,6 +658,7 @@ class AsyncClient:
         wait: Duration | None = None,
         ttl: Duration | None = None,
         fair: bool | None = None,
+        newest_only: bool | None = None,
         owner: str | None = None,
         note: str | None = None,
         min_hold: Duration | None = None,
@@ -656,10 +667,13 @@ class AsyncClient:
         """A lock that one holder has at a time.
 
         ``wait``: how long to wait at most, in seconds; 0 is one attempt, and None is no limit. ``ttl``: for how long a
-        holder that has died keeps the lock. ``fair``: in order of arrival among all clients. ``owner`` and ``note`` are
-        shown to others. ``min_hold``: keeps the lock held for at least so long. ``max_hold``: ends the lease then.
+        holder that has died keeps the lock. ``fair``: in order of arrival among all clients. ``newest_only``: of those that
+        wait with it, only the newest gets the lock, and the others raise Superseded. ``owner`` and ``note`` are shown to others.
+        ``min_hold``: keeps the lock held for at least so long. ``max_hold``: ends the lease then.
         """
-        body = _options({}, ttl=ttl, fair=fair, owner=owner, note=note, min_hold=min_hold, max_hold=max_hold)
+        body = _options(
+            {}, ttl=ttl, fair=fair, newest_only=newest_only, owner=owner, note=note, min_hold=min_hold, max_hold=max_hold
+        )
         return self._lock(name, body, wait)
 
     def _lock(self, name: str, body: dict[str, Any], wait: Duration | None) -> AsyncLock:

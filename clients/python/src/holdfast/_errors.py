@@ -50,7 +50,7 @@ class Released(HoldfastError):
 
 
 class Mismatch(HoldfastError):
-    """The name is in use with another kind or limit, or the key with another fingerprint."""
+    """The name is in use with another kind or limit, or the key with another fingerprint or other options."""
 
 
 class Invalid(HoldfastError, ValueError):
@@ -75,6 +75,10 @@ class Corrupt(HoldfastError):
 
 class QueueFull(HoldfastError):
     """The lock has as many claims as its store allows."""
+
+
+class Superseded(HoldfastError):
+    """A newer claim with ``newest_only`` waits, so this one has given up."""
 
 
 class Uncertain(HoldfastError):
@@ -125,6 +129,7 @@ _BY_CODE: dict[str, type[HoldfastError]] = {
     "released": Released,
     "not-found": LockLost,
     "mismatch": Mismatch,
+    "key-reused": Mismatch,
     "invalid": Invalid,
     "not-acquired": Invalid,
     "unsupported": Unsupported,
@@ -136,6 +141,7 @@ _BY_CODE: dict[str, type[HoldfastError]] = {
     "denied": Denied,
     "corrupt": Corrupt,
     "queue-full": QueueFull,
+    "superseded": Superseded,
     "uncertain": Uncertain,
     "succeeded": AlreadySucceeded,
     "in-progress": InProgress,

@@ -97,11 +97,13 @@ class Connection:
                 self._writer.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
         self._writer.close()
 
-    async def request(self, method: str, path: str, body: Mapping[str, Any] | None) -> Response:
+    async def request(self, method: str, path: str, body: Mapping[str, Any] | None, key: str | None = None) -> Response:
         data = b"" if body is None else json.dumps(body).encode()
         head = [f"{method} {path} HTTP/1.1", f"Host: {self._to.host}", f"Content-Length: {len(data)}"]
         if body is not None:
             head.append("Content-Type: application/json")
+        if key is not None:
+            head.append(f"Idempotency-Key: {key}")
         if self._to.token is not None:
             head.append(f"Authorization: Bearer {self._to.token}")
         self._writer.write("\r\n".join(head).encode() + b"\r\n\r\n" + data)
@@ -255,12 +257,14 @@ class Server:
             return NotAllowed(f"{error} (here: pass token= to connect)", answer)
         return error
 
-    async def stream(self, method: str, path: str, body: Mapping[str, Any] | None, limit: float | None) -> Stream:
-        """Opens a stream. ``limit`` is for its first line; None is no limit."""
+    async def stream(
+        self, method: str, path: str, body: Mapping[str, Any] | None, limit: float | None, key: str | None = None
+    ) -> Stream:
+        """Opens a stream. ``limit`` is for its first line; None is no limit. ``key`` is the one of a request sent again."""
         connection = await self._address.connect()
         try:
             async with asyncio.timeout(limit):
-                response = await connection.request(method, path, body)
+                response = await connection.request(method, path, body, key)
                 answer = None if response.status == 200 else await response.read_object()
         except BaseException as e:
             connection.close()

@@ -8,7 +8,7 @@ import contextlib
 import os
 import ssl
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -157,6 +157,8 @@ class Lease(_Held):
         super().__init__(lease)
         self._lease = lease
         self.kind, self.owner, self.ttl = lease.kind, lease.owner, lease.ttl
+        self.permits = lease.permits
+        """Which permits of a semaphore this is: numbers below the limit that no other holder has. Empty if they have none."""
 
     def release_requested(self) -> bool:
         """Whether somebody has asked for the lock. It stays held."""
@@ -212,9 +214,13 @@ class Lock:
 
         return _run(acquire(), lambda lease: lease._lease.release())
 
-    def acquire_timed(self) -> TimedLock:
-        """Acquires the lock for its ttl, without a connection: nobody renews it, unless Client.renew does."""
-        return _run(self._lock.acquire_timed())
+    def acquire_timed(self, *, also: Sequence[str] = (), idempotency_key: str | None = None) -> TimedLock:
+        """Acquires the lock for its ttl, without a connection: nobody renews it, unless Client.renew does.
+
+        ``also``: more mutexes, all or none; the handle is for all. ``idempotency_key``: a text of your own for this lock. If
+        the answer is lost, the same call with the same key gets the lock that the first one was granted.
+        """
+        return _run(self._lock.acquire_timed(also=also, idempotency_key=idempotency_key))
 
     def __enter__(self) -> Lease:
         if not self._in_use.acquire(blocking=False):
@@ -346,6 +352,7 @@ class Client:
         wait: Duration | None = None,
         ttl: Duration | None = None,
         fair: bool | None = None,
+        newest_only: bool | None = None,
         owner: str | None = None,
         note: str | None = None,
         min_hold: Duration | None = None,
@@ -354,12 +361,21 @@ class Client:
         """A lock that one holder has at a time.
 
         ``wait``: how long to wait at most, in seconds; 0 is one attempt, and None is no limit. ``ttl``: for how long a
-        holder that has died keeps the lock. ``fair``: in order of arrival among all clients. ``owner`` and ``note`` are
-        shown to others. ``min_hold``: keeps the lock held for at least so long. ``max_hold``: ends the lease then.
+        holder that has died keeps the lock. ``fair``: in order of arrival among all clients. ``newest_only``: of those that
+        wait with it, only the newest gets the lock, and the others raise Superseded. ``owner`` and ``note`` are shown to others.
+        ``min_hold``: keeps the lock held for at least so long. ``max_hold``: ends the lease then.
         """
         return Lock(
             self._client.mutex(
-                name, wait=wait, ttl=ttl, fair=fair, owner=owner, note=note, min_hold=min_hold, max_hold=max_hold
+                name,
+                wait=wait,
+                ttl=ttl,
+                fair=fair,
+                newest_only=newest_only,
+                owner=owner,
+                note=note,
+                min_hold=min_hold,
+                max_hold=max_hold,
             )
         )
 

@@ -68,12 +68,17 @@ class Observation:
 
 @dataclass(frozen=True)
 class TimedLock:
-    """A lock that is held for its TTL without a connection. Whoever has ``handle`` can renew and release it."""
+    """A lock that is held for its TTL without a connection. Whoever has ``handle`` can renew and release it.
+
+    ``tokens`` has the token of each lock by its name, if there are several. ``permits`` are those of a semaphore.
+    """
 
     handle: str
     name: str
     token: int
     ttl: float
+    permits: tuple[int, ...] = ()
+    tokens: Mapping[str, int] = field(default_factory=dict)
 
 
 def milliseconds(name: str, value: Duration) -> int:
@@ -109,6 +114,16 @@ def claim_of(c: Mapping[str, Any]) -> Claim:
         foreign=bool(c.get("foreign", False)),
         release_requested=bool(c.get("release_requested", False)),
     )
+
+
+def timed_of(v: Mapping[str, Any]) -> TimedLock:
+    name, token = str(v["lock"]), int(v["token"])
+    tokens = {name: token} | {str(a["lock"]): int(a["token"]) for a in v.get("also", [])}
+    return TimedLock(str(v["handle"]), name, token, float(v["ttl_ms"]) / 1000, permits_of(v), tokens)
+
+
+def permits_of(v: Mapping[str, Any]) -> tuple[int, ...]:
+    return tuple(int(n) for n in v.get("permits", []))
 
 
 def claims_of(all_: Any) -> list[Claim]:

@@ -29,7 +29,7 @@ public final class Election {
     /** Tells who leads, and after each change, until the listener returns false. */
     public void observe(Predicate<Observation> listener) {
         try (Server.Stream stream = client.use(true, server -> server.stream("GET", "/v1/elections/-/observe" + Lock.query("name", name),
-                null, Server.SILENCE))) {
+                null, null, Server.SILENCE))) {
             for (Map<String, Object> line = stream.next(Server.SILENCE); line != null; line = stream.next(Server.SILENCE)) {
                 String event = Json.text(line, "event");
                 if (event.equals("failed")) throw HoldfastException.of(line);

@@ -84,7 +84,7 @@ public class HoldfastException extends RuntimeException {
         }
     }
 
-    /** The name is in use with another kind or limit, or the key with another fingerprint. */
+    /** The name is in use with another kind or limit, or the key with another fingerprint or other options. */
     public static final class Mismatch extends HoldfastException {
         private static final long serialVersionUID = 1;
 
@@ -147,6 +147,15 @@ public class HoldfastException extends RuntimeException {
         private static final long serialVersionUID = 1;
 
         QueueFull(String message, Map<String, Object> problem) {
+            super(message, problem);
+        }
+    }
+
+    /** A newer claim with newestOnly waits, so this one has given up. */
+    public static final class Superseded extends HoldfastException {
+        private static final long serialVersionUID = 1;
+
+        Superseded(String message, Map<String, Object> problem) {
             super(message, problem);
         }
     }
@@ -250,13 +259,14 @@ public class HoldfastException extends RuntimeException {
             case "timeout" -> new LockTimeout(text, p);
             case "lost", "not-found" -> new LockLost(text, p);
             case "released" -> new Released(text, p);
-            case "mismatch" -> new Mismatch(text, p);
+            case "mismatch", "key-reused" -> new Mismatch(text, p);
             case "invalid", "not-acquired" -> new Invalid(text, p);
             case "unsupported" -> new Unsupported(text, p);
             case "unauthorized", "forbidden", "break-not-allowed", "host-refused", "origin-refused" -> new NotAllowed(text, p);
             case "denied" -> new Denied(text, p);
             case "corrupt" -> new Corrupt(text, p);
             case "queue-full" -> new QueueFull(text, p);
+            case "superseded" -> new Superseded(text, p);
             case "uncertain" -> new Uncertain(text, p);
             case "store-error", "rate-limited", "too-many-streams", "shutting-down" -> new StoreUnavailable(text, p);
             case "succeeded" -> new AlreadySucceeded(text, p);

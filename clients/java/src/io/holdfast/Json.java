@@ -32,6 +32,10 @@ final class Json {
         return object.get(name) instanceof Number n ? n.longValue() : usual;
     }
 
+    static List<Long> numbers(Map<String, Object> object, String name) {
+        return object.get(name) instanceof List<?> l ? l.stream().map(n -> ((Number) n).longValue()).toList() : List.of();
+    }
+
     static boolean flag(Map<String, Object> object, String name) {
         return Boolean.TRUE.equals(object.get(name));
     }

@@ -5,6 +5,7 @@ import io.holdfast.HoldfastException.Released;
 import io.holdfast.HoldfastException.StoreUnavailable;
 import io.holdfast.HoldfastException.Uncertain;
 import java.time.Duration;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 
@@ -16,6 +17,7 @@ public final class Lease extends Held {
     private final Server.Stream stream;
     private final String hold, kind, owner;
     private final Duration ttl;
+    private final List<Long> permits;
     private final CompletableFuture<Void> requested = new CompletableFuture<>();
 
     Lease(Client client, Server server, Server.Stream stream, Map<String, Object> acquired) {
@@ -26,6 +28,7 @@ public final class Lease extends Held {
         kind = Json.text(acquired, "kind");
         owner = Json.text(acquired, "owner");
         ttl = Duration.ofMillis(Json.number(acquired, "ttl_ms", 0));
+        permits = Json.numbers(acquired, "permits");
     }
 
     /** What the lock is used as: mutex, rw or semaphore. */
@@ -41,6 +44,11 @@ public final class Lease extends Held {
     /** For how long others wait if this program is cut off. */
     public Duration ttl() {
         return ttl;
+    }
+
+    /** Which permits of a semaphore this is: numbers below the limit that no other holder has. Empty if they have none. */
+    public List<Long> permits() {
+        return permits;
     }
 
     /** Completes when somebody asks for the lock. It stays held. */

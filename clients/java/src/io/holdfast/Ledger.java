@@ -93,7 +93,7 @@ public final class Ledger {
     public Run begin(String key) {
         return Background.finish(Background.POOL.submit(() -> client.use(true, server -> {
             long start = Clock.now();
-            Map<String, Object> begun = server.only("POST", path + "/-/begin" + Lock.query("key", key), options,
+            Map<String, Object> begun = server.only("POST", path + "/-/begin" + Lock.query("key", key), options, null,
                 Json.number(options, "wait_ms", 0) + Server.SILENCE, stream -> { });
             Run run = new Run(client, server, begun);
             run.beginAt(start, Json.number(begun, "remaining_ms", 0));

@@ -6,6 +6,7 @@ import java.net.URLEncoder;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
@@ -58,6 +59,16 @@ public final class Lock {
         return with("fair", true);
     }
 
+    /** Of those that wait for a mutex with this, only the newest gets the lock; the others get Superseded. */
+    public Lock newestOnly() {
+        return with("newest_only", true);
+    }
+
+    /** More mutexes for acquireTimed, all or none; the handle is for all. */
+    public Lock also(String... names) {
+        return with("also", List.of(names));
+    }
+
     /** Who is shown to others as the holder. */
     public Lock owner(String owner) {
         return with("owner", owner);
@@ -95,7 +106,20 @@ public final class Lock {
 
     /** Acquires the lock for its TTL, without a connection: nobody renews it, unless Client.renew does. */
     public TimedLock acquireTimed() throws InterruptedException {
-        return await(start(waiting -> acquireTimedHere(waiting), lock -> client.release(lock.handle())));
+        return acquireTimed(null);
+    }
+
+    /**
+     * Acquires the lock for its TTL, as acquireTimed without a key.
+     *
+     * @param idempotencyKey a text of your own for this lock. If the answer is lost, the same call with the same key gets the
+     *     lock that the first one was granted
+     */
+    public TimedLock acquireTimed(String idempotencyKey) throws InterruptedException {
+        if (idempotencyKey != null && !idempotencyKey.matches("[ -~]*")) {
+            throw new Invalid("an idempotency key must be printable ASCII characters");
+        }
+        return await(start(waiting -> acquireTimedHere(waiting, idempotencyKey), lock -> client.release(lock.handle())));
     }
 
     /** What a wait tells whoever may cancel it. */
@@ -165,7 +189,7 @@ public final class Lock {
         long start = Clock.now();
         Opened opened = client.use(true, server -> {
             if (waiting.isCancelled()) throw new StoreUnavailable("the wait was cancelled", Map.of());
-            return new Opened(server, server.stream("POST", path + query("name", name), body, Server.SILENCE));
+            return new Opened(server, server.stream("POST", path + query("name", name), body, null, Server.SILENCE));
         });
         return acquireAt(opened.server(), opened.stream(), start, waiting);
     }
@@ -195,7 +219,7 @@ public final class Lock {
         }
     }
 
-    private TimedLock acquireTimedHere(Waiting waiting) {
+    private TimedLock acquireTimedHere(Waiting waiting, String key) {
         Map<String, Object> fields = new LinkedHashMap<>(body);
         if (!fields.containsKey("ttl_ms")) throw new Invalid("a timed lock needs a TTL");
         long wait = Json.number(fields, "wait_ms", -1);
@@ -203,7 +227,7 @@ public final class Lock {
         String verb = wait == 0 ? "try" : "acquire";
         return TimedLock.of(client.use(true, server -> {
             if (waiting.isCancelled()) throw new StoreUnavailable("the wait was cancelled", Map.of());
-            return server.only("POST", "/v1/locks/-/" + verb + query("name", name), fields,
+            return server.only("POST", "/v1/locks/-/" + verb + query("name", name), fields, key,
                 wait < 0 ? 0 : wait + Server.SILENCE, waiting::on);
         }));
     }

@@ -93,7 +93,7 @@ final class Server {
         boolean keep = false;
         try (Limit timer = new Limit(c, limit)) {
             try {
-                int status = c.request(method, path, body);
+                int status = c.request(method, path, body, null);
                 Map<String, Object> answer = c.readObject();
                 keep = c.keepsOpen();
                 if (status != 200) throw refusal(answer);
@@ -110,13 +110,13 @@ final class Server {
         }
     }
 
-    /** Opens a stream. limit is for its first line; 0 is no limit. */
-    Stream stream(String method, String path, Map<String, Object> body, long limit) {
+    /** Opens a stream. key is the one of a request that is sent again. limit is for its first line; 0 is no limit. */
+    Stream stream(String method, String path, Map<String, Object> body, String key, long limit) {
         Connection c = connect();
         boolean open = false;
         try (Limit timer = new Limit(c, limit)) {
             try {
-                if (c.request(method, path, body) != 200) throw refusal(c.readObject());
+                if (c.request(method, path, body, key) != 200) throw refusal(c.readObject());
                 open = true;
                 return new Stream(c);
             } catch (IOException | IllegalArgumentException broken) {
@@ -128,8 +128,9 @@ final class Server {
     }
 
     /** The one object of an answer that may come late. opened is told of the stream, so that it can be closed meanwhile. */
-    Map<String, Object> only(String method, String path, Map<String, Object> body, long limit, Consumer<Stream> opened) {
-        try (Stream stream = stream(method, path, body, limit)) {
+    Map<String, Object> only(String method, String path, Map<String, Object> body, String key, long limit,
+            Consumer<Stream> opened) {
+        try (Stream stream = stream(method, path, body, key, limit)) {
             opened.accept(stream);
             Map<String, Object> answer = stream.next(SILENCE);
             if (answer == null) throw new HoldfastException.StoreUnavailable("the server has not answered", Map.of());
@@ -270,11 +271,12 @@ final class Server {
         }
 
         /** Sends a request, and returns the status of the answer. */
-        int request(String method, String path, Map<String, Object> body) throws IOException {
+        int request(String method, String path, Map<String, Object> body, String key) throws IOException {
             byte[] data = body == null ? new byte[0] : Json.write(body).getBytes(StandardCharsets.UTF_8);
             StringBuilder head = new StringBuilder(method).append(' ').append(path).append(" HTTP/1.1\r\nHost: ")
                 .append(host.contains(":") ? "[" + host + "]" : host).append("\r\nContent-Length: ").append(data.length);
             if (body != null) head.append("\r\nContent-Type: application/json");
+            if (key != null) head.append("\r\nIdempotency-Key: ").append(key);
             if (token != null) head.append("\r\nAuthorization: Bearer ").append(token);
             ByteArrayOutputStream all = new ByteArrayOutputStream();
             all.write(head.append("\r\n\r\n").toString().getBytes(StandardCharsets.UTF_8));
