@@ -40,9 +40,10 @@ const stepLimit = 2 * time.Minute
 
 // testCase is a case of a file of clients/cases.
 type testCase struct {
-	Case  string // what is promised
-	Via   string // "server": the agents call a server, through a link that steps cut; otherwise each has an engine
-	Steps []step
+	Case      string   // what is promised
+	Via       string   // what the agents call: "server", through a link that steps cut; "script"; otherwise an engine each
+	Languages []string // which packages promise it; none is all
+	Steps     []step
 }
 
 // step is one step: a command for an agent, with its arguments in With, or something that is done here.
@@ -60,8 +61,11 @@ type step struct {
 // workDir is for what is built.
 var workDir string
 
-// TestMain removes what was built.
+// TestMain removes what was built. It is also the main function of holders in Go.
 func TestMain(m *testing.M) {
+	if len(os.Args) > 2 && os.Args[1] == holderArgument {
+		os.Exit(runHolder(os.Args[2]))
+	}
 	dir, err := os.MkdirTemp("", "holdfast-clients-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -69,6 +73,7 @@ func TestMain(m *testing.M) {
 	}
 	workDir = dir
 	code := m.Run()
+	stopStores()
 	_ = os.RemoveAll(dir)
 	os.Exit(code)
 }
@@ -167,7 +172,10 @@ func run(dir, name string, args ...string) error {
 func TestCases(t *testing.T) {
 	t.Parallel()
 	k := mustBuild(t)
-	urlOf := startStores(t)
+	urlOf, err := startedStores()
+	if err != nil {
+		t.Fatal(err)
+	}
 	files, err := filepath.Glob(filepath.Join(k.root, "clients/cases/*.yaml"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("there are no cases: %v", err)
@@ -185,6 +193,9 @@ func TestCases(t *testing.T) {
 		name := strings.TrimSuffix(filepath.Base(file), ".yaml")
 		for i, c := range readCases(t, file) {
 			for l, language := range slices.Sorted(maps.Keys(k.agents)) {
+				if len(c.Languages) > 0 && !slices.Contains(c.Languages, language) {
+					continue
+				}
 				for s, store := range slices.Sorted(maps.Keys(urlOf)) {
 					if (i+l)%len(urlOf) != s && !*onAll {
 						continue
@@ -203,25 +214,31 @@ func TestCases(t *testing.T) {
 	workers.Wait()
 }
 
-// startStores starts the servers of stores. What it returns makes the URL of a store for the case with a name.
-func startStores(t *testing.T) map[string]func(t *testing.T, name string) string {
-	t.Helper()
+// stopStores stops the servers of stores, if they were started.
+var stopStores = func() {}
+
+// startedStores starts the servers of stores, once for all tests. What it returns makes the URL of a store for the case
+// with a name.
+var startedStores = sync.OnceValues(func() (map[string]func(t *testing.T, name string) string, error) {
 	redis, err := redistest.Start()
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	t.Cleanup(redis.Stop)
+	stopStores = redis.Stop
 	postgres, err := pgtest.Start("max_connections=500")
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	t.Cleanup(postgres.Stop)
+	stopStores = func() {
+		redis.Stop()
+		postgres.Stop()
+	}
 	return map[string]func(*testing.T, string) string{
 		"file":     func(t *testing.T, _ string) string { return "file://" + filepath.Join(t.TempDir(), "locks") },
 		"postgres": func(_ *testing.T, name string) string { return postgres.URL("test") + "?create=true&table=" + name },
 		"redis":    func(_ *testing.T, name string) string { return "redis://" + redis.Addr + "?prefix=" + name + "-" },
-	}
-}
+	}, nil
+})
 
 // TestPythonProcess: what the package for Python does when a process is forked or interrupted, and which command it
 // starts.
@@ -259,6 +276,7 @@ type runner struct {
 	via, token     string // what the agents connect to, if it is not the store
 	server         *agent // the server of a case with one
 	link           *servertest.Link
+	script         *script
 	client         *holdfast.Client
 	agents         map[string]*agent
 	later          map[string]<-chan answer
@@ -278,8 +296,11 @@ func (r *runner) run(c testCase) {
 	}
 	r.client = client
 	r.Cleanup(func() { _ = client.Close() })
-	if c.Via == "server" {
+	switch c.Via {
+	case "server":
 		r.startServer()
+	case "script":
+		r.startScript()
 	}
 	for i, s := range c.Steps {
 		r.number = i + 1
@@ -472,8 +493,8 @@ func (r *runner) do(s step) {
 	}
 }
 
-// fillAddress puts the address of a server into a URL: of the case's own one for SERVER, of one that speaks TLS for TLS,
-// and of one that is not holdfast serve for OTHER.
+// fillAddress puts the address of a server into a URL: of the case's own one for SERVER, of one that speaks TLS for
+// TLS, and of one that is not holdfast serve for OTHER.
 func (r *runner) fillAddress(url string) string {
 	r.Helper()
 	other := httptest.NewUnstartedServer(http.NotFoundHandler())
@@ -539,6 +560,9 @@ func (r *runner) check(s step, reply <-chan answer, a *agent) {
 // doHere does a step that is not for an agent.
 func (r *runner) doHere(s step) {
 	r.Helper()
+	if r.script != nil && r.doScript(s) {
+		return
+	}
 	name, _ := s.With["name"].(string)
 	of, _ := s.With["of"].(string)
 	ctx, cancel := context.WithTimeout(r.Context(), stepLimit)

@@ -37,13 +37,14 @@ final class Agent {
         final CompletableFuture<Void> done = new CompletableFuture<>();
         volatile String result;
         volatile boolean fails;
+        private volatile Thread thread;
 
         interface Body {
             void run(Block block) throws Exception;
         }
 
         Held open(Body body) throws Exception {
-            new Thread(() -> {
+            thread = new Thread(() -> {
                 try {
                     body.run(this);
                     done.complete(null);
@@ -51,7 +52,8 @@ final class Agent {
                     held.completeExceptionally(e);
                     done.completeExceptionally(e);
                 }
-            }).start();
+            });
+            thread.start();
             return get(held);
         }
 
@@ -112,12 +114,12 @@ final class Agent {
         switch (what) {
             case "open" -> {
                 Block opened = new Block();
+                BLOCKS.put(label, opened);
                 Lease lease = (Lease) opened.open(b -> {
                     try (Lease it = lockOf(a).acquire()) {
                         b.work(it);
                     }
                 });
-                BLOCKS.put(label, opened);
                 return Map.of("token", lease.token(), "owner", lease.owner(), "kind", lease.kind(), "permits", lease.permits());
             }
             case "begin" -> {
@@ -193,23 +195,26 @@ final class Agent {
                     other.list("");
                 }
             }
+            case "cancel" -> block.thread.interrupt(); // the wait of an open
             case "close-client" -> locks.close();
-            case "count" -> count(Path.of(Json.text(a, "file")), Json.number(a, "turns", 0), seconds(a, "ttl"));
+            case "work" -> work(label, Path.of(Json.text(a, "file")), Json.number(a, "turns", 0), seconds(a, "for"), seconds(a, "ttl"));
             default -> throw new IllegalArgumentException(what);
         }
         return Map.of();
     }
 
-    /** Adds one to the number in a file, several times. The tokens are written next to it. */
-    private static void count(Path file, long turns, Duration ttl) throws IOException, InterruptedException {
-        Path tokens = Path.of(file + ".tokens");
-        for (int done = 0; done < turns;) {
+    /** Holds the lock several times, and writes into a log from when to when that was certain. */
+    private static void work(String as, Path log, long turns, Duration least, Duration ttl) throws IOException, InterruptedException {
+        long start = System.nanoTime();
+        for (int done = 0; done < turns || System.nanoTime() - start < least.toNanos();) {
             try (Lease lease = locks.mutex("counter").ttl(ttl).fair().acquire()) {
                 lease.check();
-                int number = Integer.parseInt(Files.readString(file));
+                long from = System.nanoTime(); // which is CLOCK_MONOTONIC, as the others read it
                 Thread.sleep(1);
-                Files.writeString(file, String.valueOf(number + 1));
-                Files.writeString(tokens, lease.token() + "\n", StandardOpenOption.CREATE, StandardOpenOption.APPEND);
+                long to = System.nanoTime();
+                if (!lease.isValid()) continue;
+                Files.writeString(log, as + " " + lease.token() + " " + from + " " + to + "\n", StandardOpenOption.CREATE,
+                    StandardOpenOption.APPEND);
                 done++;
             } catch (HoldfastException e) {
                 Thread.sleep(50);
@@ -229,6 +234,8 @@ final class Agent {
             reply.put("message", e.getMessage());
             if (e instanceof HoldfastException.LockLost lost) reply.put("cause", lost.reason());
             if (e instanceof HoldfastException.LockHeld held) reply.put("holders", held.holders().stream().map(Claim::owner).toList());
+        } catch (InterruptedException e) {
+            reply.put("error", "Canceled");
         } catch (Exception e) {
             reply.put("error", e.toString());
         }

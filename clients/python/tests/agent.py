@@ -8,12 +8,13 @@ import inspect
 import json
 import sys
 import threading
+import time
 from dataclasses import asdict
-from pathlib import Path
 
 import holdfast
 
 blocks = {}
+opening = {}
 handles = {}
 writing = threading.Lock()
 
@@ -57,6 +58,7 @@ class OwnError(Exception):
 async def do(locks, what, a):
     if what == "open":  # a block, which lasts until close
         label = a.pop("as")
+        opening[label] = asyncio.current_task()
         block = lock_of(locks, a)
         held = await enter(block)
         blocks[label] = (block, held)
@@ -147,20 +149,21 @@ async def do(locks, what, a):
     if what == "release-timed":
         await result(locks.release(handles[a["as"]].handle))
         return {}
-    if what == "count":  # adds one to the number in a file, several times; the tokens are written next to it
-        file, done = Path(a["file"]), 0
-        while done < a["turns"]:
+    if what == "work":  # holds the lock several times, and writes into a log from when to when that was certain
+        done, end = 0, time.monotonic() + a["for"]
+        while done < a["turns"] or time.monotonic() < end:
             try:
                 lock = locks.mutex("counter", ttl=a["ttl"], fair=True)
                 lease = await enter(lock)
                 try:
                     await result(lease.check())
-                    number = int(file.read_text())
+                    start = time.monotonic_ns()
                     await asyncio.sleep(0.001)
-                    file.write_text(str(number + 1))
-                    with open(f"{file}.tokens", "a") as tokens:
-                        tokens.write(f"{lease.token}\n")
-                    done += 1
+                    line = f"{a['as']} {lease.token} {start} {time.monotonic_ns()}\n"
+                    if lease.valid():
+                        with open(a["file"], "a") as log:
+                            log.write(line)
+                        done += 1
                 finally:
                     await leave(lock, sys.exception())
             except holdfast.HoldfastError:
@@ -172,6 +175,9 @@ async def do(locks, what, a):
             await result(other.list())
         finally:
             await result(other.close())
+        return {}
+    if what == "cancel":  # the wait of an open
+        opening[a["as"]].cancel()
         return {}
     if what == "close-client":
         await result(locks.close())
@@ -188,6 +194,8 @@ async def answer(locks, command):
         reply = {"id": number, "error": public, "message": str(e), "cause": getattr(e, "cause", None)}
         if isinstance(e, holdfast.LockHeld):
             reply["holders"] = [c.owner for c in e.holders]
+    except asyncio.CancelledError:
+        reply = {"id": number, "error": "Canceled"}
     except Exception as e:
         reply = {"id": number, "error": f"{type(e).__name__}: {e}"}
     with writing:

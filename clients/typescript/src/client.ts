@@ -51,7 +51,7 @@ export interface SemaphoreOptions extends LockOptions {
 export interface TimedOptions {
   /** More mutexes, all or none; the handle is for all. */
   also?: readonly string[];
-  /** A text of your own for this lock. If the answer is lost, the same call with the same key gets the lock that the first was granted. */
+  /** A text of your own for this lock. If the answer is lost, the same call with the same key gets the same lock. */
   idempotencyKey?: string;
   signal?: AbortSignal;
 }

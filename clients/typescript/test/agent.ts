@@ -2,7 +2,7 @@
 //
 //     agent.js URL TOKEN
 import { once } from "node:events";
-import { appendFileSync, readFileSync, writeFileSync } from "node:fs";
+import { appendFileSync } from "node:fs";
 import { createInterface } from "node:readline";
 import { setTimeout as sleep } from "node:timers/promises";
 import {
@@ -24,8 +24,11 @@ interface Block {
 
 const blocks = new Map<string, Block>();
 const timed = new Map<string, TimedLock>();
+const opening = new Map<string, AbortController>();
 
 class OwnError extends Error {}
+
+class Canceled extends Error {}
 
 type Work = (held: Lease | Run) => Promise<string | undefined>;
 
@@ -44,7 +47,9 @@ function open(label: string, run: (work: Work) => Promise<void>): Promise<Lease 
 
 /** Options in milliseconds of those in seconds. */
 function options(a: Fields): Fields {
-  const names: Fields = { ttl: "ttlMs", wait: "waitMs", pause: "pauseMs", max_attempts: "maxAttempts", newest_only: "newestOnly" };
+  const names: Fields = {
+    ttl: "ttlMs", wait: "waitMs", pause: "pauseMs", max_attempts: "maxAttempts", newest_only: "newestOnly",
+  };
   return Object.fromEntries(Object.entries(a).map(([k, v]) => {
     const name = (names[k] ?? k) as string;
     return [name, name.endsWith("Ms") ? v * 1000 : v];
@@ -70,7 +75,10 @@ function blockOf(label: string): Block {
 
 const commands: Record<string, (a: Fields) => Promise<Fields>> = {
   async "open"({ as, ...a }) {
-    const lease = await open(as, async (work) => void await lockOf(a).using(work)) as Lease;
+    const controller = new AbortController();
+    opening.set(as, controller);
+    const { signal } = controller;
+    const lease = await open(as, async (work) => void await lockOf(a).using(work, { signal })) as Lease;
     return { token: lease.token, owner: lease.owner, kind: lease.kind, permits: lease.permits };
   },
   async "begin"({ as, ledger, key, wait, note, fingerprint, ...a }) {
@@ -133,15 +141,17 @@ const commands: Record<string, (a: Fields) => Promise<Fields>> = {
   async "detach"({ as }) { timed.set(as, await (blockOf(as).held as Lease).detach()); return {}; },
   async "renew"({ as }) { return { remaining: await locks.renew(timed.get(as)!.handle) > 0 }; },
   async "release-timed"({ as }) { await locks.release(timed.get(as)!.handle); return {}; },
-  async "count"({ file, turns, ttl }) { // adds one to the number in a file, several times; the tokens are written next to it
-    for (let done = 0; done < turns;) {
+  async "work"({ as, file, turns, for: seconds, ttl }) { // holds the lock, and writes into a log from when to when that was certain
+    const end = performance.now() + seconds * 1000;
+    for (let done = 0; done < turns || performance.now() < end;) {
       try {
         await locks.mutex("counter", { ttlMs: ttl * 1000, fair: true }).using(async (lease) => {
           await lease.check();
-          const number = Number(readFileSync(file, "utf8"));
+          const from = process.hrtime.bigint();
           await sleep(1);
-          writeFileSync(file, String(number + 1));
-          appendFileSync(`${file}.tokens`, `${lease.token}\n`);
+          const to = process.hrtime.bigint();
+          if (!lease.valid()) return;
+          appendFileSync(file, `${as} ${lease.token} ${from} ${to}\n`);
           done++;
         });
       } catch (error) {
@@ -156,6 +166,7 @@ const commands: Record<string, (a: Fields) => Promise<Fields>> = {
     await other.list();
     return {};
   },
+  async "cancel"({ as }) { opening.get(as)!.abort(new Canceled()); return {}; }, // the wait of an open
   async "close-client"() { await locks.close(); return {}; },
 };
 
@@ -165,6 +176,7 @@ async function answer({ id, do: what, ...a }: Fields): Promise<Fields> {
     if (command === undefined) throw new Error(`nobody can do ${what}`);
     return { id, ...await command(a) };
   } catch (error) {
+    if (error instanceof Canceled) return { id, error: "Canceled" };
     if (!(error instanceof HoldfastError)) return { id, error: String(error) };
     return {
       id, error: error.name, message: error.message,

@@ -147,7 +147,7 @@ final class Engine {
             // it has ended before
         }
         try {
-            if (!process.waitFor(END_LIMIT, TimeUnit.MILLISECONDS)) process.destroyForcibly();
+            if (!process.waitFor(END_LIMIT, TimeUnit.MILLISECONDS)) process.destroyForcibly().waitFor();
         } catch (InterruptedException interrupted) {
             Thread.currentThread().interrupt();
         }
