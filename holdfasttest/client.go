@@ -135,7 +135,7 @@ func (l *linkedTable) Watcher() record.Watcher {
 		}
 		watch := watcher.Watch(name)
 		defer watch.Stop()
-		if err := watch.Wait(ctx, version, record.Anywhere); err != nil {
+		if _, err := watch.Wait(ctx, version, record.Anywhere); err != nil {
 			return err
 		}
 		return l.passRequest(ctx)

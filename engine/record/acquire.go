@@ -40,15 +40,25 @@ type acquire struct {
 	*engine
 	claim driver.Claim
 
-	row   Row
-	rec   *Record
-	fresh bool // the row was loaded in this call, not remembered from an earlier one
+	row    Row
+	rec    *Record
+	source rowSource
 
 	own        groupStep // what it hands in to the lock's writer
 	unresolved unresolvedWrite
 	queue      queueState
 	backoff    backoff
 }
+
+// rowSource is how a call of Acquire knows the row on which it steps. A step on a row that is old does no harm: its swap
+// is refused. But nothing is refused to the caller on account of such a row.
+type rowSource int
+
+const (
+	fromMemory rowSource = iota // this client remembers it, from an earlier call
+	fromNotice                  // a notice has brought it during this call, and may have been late
+	fromStore                   // it was loaded or written in this call
+)
 
 // unresolvedWrite is what is known of swaps of this call that had no reply.
 type unresolvedWrite struct {
@@ -197,7 +207,7 @@ func (a *acquire) step(ctx context.Context) (grant driver.Grant, done bool, err 
 	next := a.rec.clone()
 	mine, err := a.addClaim(next, a.ownClaim(), a.queue.joins, a.stepInput(a.row, a.rec))
 	switch {
-	case err != nil && !a.fresh: // a remembered row is no reason to refuse
+	case err != nil && a.source != fromStore: // an old row is no reason to refuse
 		return grant, false, a.loadRow(ctx)
 	case err != nil && next.Runs.lastRun().State != a.rec.Runs.lastRun().State:
 		return grant, false, a.writeAbandoned(ctx, next, err)
@@ -214,7 +224,7 @@ func (a *acquire) step(ctx context.Context) (grant driver.Grant, done bool, err 
 	case err != nil:
 		return grant, false, err
 	case mine.State != Granted && !a.mustWrite(next):
-		if !a.fresh {
+		if a.source == fromMemory {
 			return grant, false, a.loadRow(ctx)
 		}
 		return a.waitForChange(ctx, true)
@@ -229,7 +239,7 @@ func (a *acquire) step(ctx context.Context) (grant driver.Grant, done bool, err 
 // joinsCrowd reports whether the claim comes to a queue to which other calls of this client write already. Then their
 // writer knows best how the record is. Whatever it refuses is looked at here.
 func (a *acquire) joinsCrowd() bool {
-	return !a.fresh && a.queue.joins && a.claim.Run == nil && a.info.WriteInterval == 0 && a.isShared(a.claim.Name) &&
+	return a.source != fromStore && a.queue.joins && a.claim.Run == nil && a.info.WriteInterval == 0 && a.isShared(a.claim.Name) &&
 		a.rec.findClaim(a.claim.ID) == nil && !a.mustYield()
 }
 
@@ -291,7 +301,7 @@ func (a *acquire) useOutcome(ctx context.Context, o stepOutcome) (grant driver.G
 	case errors.Is(err, ErrConflict):
 		a.unresolved.unsent = false
 		return grant, false, a.handleConflict(ctx, o.row, o.rec)
-	case errors.Is(err, driver.ErrQueueFull) && a.isPlainWaiter() && !a.fresh:
+	case errors.Is(err, driver.ErrQueueFull) && a.isPlainWaiter() && a.source != fromStore:
 		return grant, false, a.loadRow(ctx)
 	case errors.Is(err, driver.ErrQueueFull) && a.isPlainWaiter() && len(a.rec.Claims) > 0: // they leave it no room
 		return grant, false, a.pauseAtFullQueue(ctx)
@@ -308,7 +318,7 @@ func (a *acquire) useOutcome(ctx context.Context, o stepOutcome) (grant driver.G
 
 // useWritten goes on from an acknowledged swap: with the grant, or in the queue.
 func (a *acquire) useWritten(o stepOutcome) (grant driver.Grant, done bool, err error) {
-	a.row, a.rec, a.fresh = o.row, o.rec, true
+	a.row, a.rec, a.source = o.row, o.rec, fromStore
 	a.unresolved.noteConfirmed()
 	a.backoff.conflicts = 0
 	a.backoff.noteAnswer()
@@ -486,9 +496,19 @@ func (a *acquire) loadRow(ctx context.Context) error {
 
 // useRow makes a row that was just loaded the one that the next step looks at.
 func (a *acquire) useRow(row Row, rec *Record) {
-	a.row, a.rec, a.fresh = row, rec, true
+	a.row, a.rec, a.source = row, rec, fromStore
 	a.unresolved.resolve(row, rec.findClaim(a.claim.ID) != nil)
 	a.observeClaims(row.Name, rec)
+}
+
+// useUpdate makes the row that the hub has sent the one that the next step looks at. A row that a notice has brought may
+// be older than a swap of this call without a reply, and proves nothing about that.
+func (a *acquire) useUpdate(u update) {
+	if !u.noticed {
+		a.useRow(u.row, u.rec)
+		return
+	}
+	a.row, a.rec, a.source = u.row, u.rec, fromNotice
 }
 
 // handleConflict continues from the row that another client's write has left. rec is nil if the refusal did not bring
@@ -575,7 +595,7 @@ func (a *acquire) leaveQueue(ctx context.Context, refusal error) error {
 
 // waitError adds to an error the holders that the call has waited for, if it has seen any.
 func (a *acquire) waitError(err error) error {
-	if a.rec == nil || a.rec.countHolders() == 0 || !a.fresh {
+	if a.rec == nil || a.rec.countHolders() == 0 || a.source == fromMemory {
 		return err
 	}
 	return fmt.Errorf("%w; %w", err, a.rec.heldError(a.stepInput(a.row, a.rec)))
@@ -612,7 +632,7 @@ func (a *acquire) waitForChange(ctx context.Context, inQueue bool) (grant driver
 			return grant, false, u.err
 		}
 		a.backoff.idleLoads = 0
-		a.useRow(u.row, u.rec)
+		a.useUpdate(u)
 		return grant, false, nil
 	case <-timer.C:
 		a.backoff.idleLoads = maxIdleLoads

@@ -380,6 +380,19 @@ func decodeRow(row Row) (*Record, error) {
 	return rec, nil
 }
 
+// acceptNotice takes the row that a notice has brought, if it has, as if it had been loaded. If this client has replaced
+// that row since, it takes the new one.
+func (e *engine) acceptNotice(row Row) (Row, *Record, bool) {
+	if row.Version == "" {
+		return row, nil, false
+	}
+	if known, ok := e.knownRow(row.Name); ok && known.follows(row.Version) {
+		return known.row, known.rec, true
+	}
+	row, rec, err := e.acceptRow(row, e.clock.Now())
+	return row, rec, err == nil // otherwise the load that follows tells why
+}
+
 // acceptRow decodes a row that was read by a request that was answered at the given time, and remembers it.
 func (e *engine) acceptRow(row Row, answered driver.Instant) (Row, *Record, error) {
 	known, ok := e.knownRow(row.Name)

@@ -48,6 +48,7 @@ type subscription struct {
 type update struct {
 	snapshot
 	expired bool // a claim in it has expired: any client may remove it
+	noticed bool // a notice has brought the row, which may be older than the last one
 	err     error
 }
 
@@ -131,7 +132,7 @@ func (h *waiterHub) run(ctx context.Context, known snapshot, idleLoads int) {
 		if vain >= maxVainNotices {
 			notifier = nil
 		}
-		why := h.awaitReason(ctx, notifier, known, idleLoads, failed != nil)
+		why, row := h.awaitReason(ctx, notifier, known, idleLoads, failed != nil)
 		if why == ownWrite {
 			s, ok := h.takeOwnWrite()
 			if !ok {
@@ -146,11 +147,16 @@ func (h *waiterHub) run(ctx context.Context, known snapshot, idleLoads int) {
 		if ctx.Err() != nil {
 			return
 		}
-		load := h.nextLoad()
-		row, now, err := h.e.loadRecord(ctx, h.name)
-		h.noteLoadResult(ctx, err)
-		if failed = err; err != nil {
-			continue
+		var load int64
+		row, now, isNoticed := h.e.acceptNotice(row)
+		if !isNoticed {
+			load = h.nextLoad()
+			var err error
+			row, now, err = h.e.loadRecord(ctx, h.name)
+			h.noteLoadResult(ctx, err)
+			if failed = err; err != nil {
+				continue
+			}
 		}
 		h.e.observeClaims(h.name, now)
 		if offered && watch != nil {
@@ -170,7 +176,7 @@ func (h *waiterHub) run(ctx context.Context, known snapshot, idleLoads int) {
 			continue
 		}
 		known = snapshot{row: row, rec: now}
-		offered = h.wakeAffected(update{snapshot: known, expired: expired}, load)
+		offered = h.wakeAffected(update{snapshot: known, expired: expired, noticed: isNoticed}, load)
 	}
 }
 
@@ -322,12 +328,12 @@ func (h *waiterHub) looksForNewer() bool {
 	return false
 }
 
-// awaitReason waits for a reason to load the row. Without another one it returns when it is time to poll, which is
+// awaitReason waits for a reason to load the row, and returns the row if the notice has brought it. Without another one it returns when it is time to poll, which is
 // later from load to load, but at the latest when the next claim can expire.
 //
 // A table that notifies is polled rarely, in case a notice is lost. If it cannot notify, or if the last load failed,
 // polling takes over at its usual rate.
-func (h *waiterHub) awaitReason(ctx context.Context, watch Watch, known snapshot, idleLoads int, failing bool) reason {
+func (h *waiterHub) awaitReason(ctx context.Context, watch Watch, known snapshot, idleLoads int, failing bool) (reason, Row) {
 	rec := known.rec
 	h.e.mu.Lock()
 	h.place = h.placeOfClaims()
@@ -340,12 +346,12 @@ func (h *waiterHub) awaitReason(ctx context.Context, watch Watch, known snapshot
 		defer quiet.Stop()
 		select {
 		case <-h.wrote:
-			return ownWrite
+			return ownWrite, Row{}
 		case <-h.loadNow:
-			return asked
+			return asked, Row{}
 		case <-quiet.C:
 		case <-ctx.Done():
-			return timeToPoll
+			return timeToPoll, Row{}
 		}
 	}
 	shortPoll := h.pollDelay(rec, idleLoads, 20*time.Millisecond, time.Second)
@@ -366,32 +372,39 @@ func (h *waiterHub) awaitReason(ctx context.Context, watch Watch, known snapshot
 		defer ticker.Stop()
 		liveness = ticker.C
 	}
-	waited := make(chan error, 1)
+	type notice struct {
+		row Row
+		err error
+	}
+	waited := make(chan notice, 1)
 	var listener sync.WaitGroup
 	defer listener.Wait()
 	defer cancel()
 	if watch != nil {
-		listener.Go(func() { waited <- watch.Wait(ctx, known.row.Version, place) })
+		listener.Go(func() {
+			row, err := watch.Wait(ctx, known.row.Version, place)
+			waited <- notice{row, err}
+		})
 	}
 	for ticks := 1; ; {
 		select {
-		case err := <-waited:
-			if err == nil {
-				return noticed
+		case n := <-waited:
+			if n.err == nil {
+				return noticed, n.row
 			}
 			defer time.AfterFunc(shortPoll, cancel).Stop()
 		case <-h.loadNow:
-			return asked
+			return asked, Row{}
 		case <-h.wrote:
-			return ownWrite
+			return ownWrite, Row{}
 		case <-liveness:
 			now := h.e.clock.Now()
 			if slices.ContainsFunc(claimsToCheck(rec, ahead, ticks), func(c Claim) bool { return h.e.isDead(&c, now) }) {
-				return asked
+				return asked, Row{}
 			}
 			ticks++
 		case <-ctx.Done():
-			return timeToPoll
+			return timeToPoll, Row{}
 		}
 	}
 }
@@ -409,7 +422,8 @@ func (h *waiterHub) pollDelay(rec *Record, idleLoads int, minDelay, maxDelay tim
 
 // wakeAffected wakes the subscribers that the change affects. If a claim has expired it wakes all of them, because
 // any of them may remove it. A subscriber that came after the load was started gets the row of another load, unless it
-// knows this row already. It reports whether it woke any.
+// knows this row already. So does one in the queue that a noticed row does not have: it may have joined after that.
+// It reports whether it woke any.
 func (h *waiterHub) wakeAffected(u update, load int64) (woke bool) {
 	h.e.mu.Lock()
 	defer h.e.mu.Unlock()
@@ -421,8 +435,9 @@ func (h *waiterHub) wakeAffected(u update, load int64) (woke bool) {
 	}
 	h.seen = u.snapshot
 	for sub := range h.subscribers {
+		isOlder := !u.noticed && load <= sub.loadsBefore
 		switch {
-		case load <= sub.loadsBefore:
+		case isOlder, u.noticed && sub.inQueue && u.rec.findClaim(sub.id) == nil:
 			if u.row.Version != sub.version {
 				h.requestLoad()
 			}

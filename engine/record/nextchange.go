@@ -39,7 +39,10 @@ func (e *engine) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock,
 func waitForRowChange(ctx context.Context, watch Watch, version string) {
 	ctx, cancel := context.WithTimeout(ctx, watchInterval/2+randomPart(watchInterval/2))
 	defer cancel()
-	if watch == nil || watch.Wait(ctx, version, Anywhere) != nil {
-		<-ctx.Done()
+	if watch != nil {
+		if _, err := watch.Wait(ctx, version, Anywhere); err == nil {
+			return
+		}
 	}
+	<-ctx.Done()
 }

@@ -27,21 +27,22 @@ type noticeTable struct {
 // notices is what the clients of a store share.
 type notices struct {
 	mu       sync.Mutex
-	bells    map[string]chan struct{} // by session
-	rung     map[string]int           // by session: how many notices were sent
-	dead     map[string]bool          // by session
-	peer     bool                     // the clients send them after the swap
-	lose     bool                     // nobody is notified
-	onListen func()                   // called before a client listens, if it is set
-	blocked  bool                     // nobody can be notified
-	vain     bool                     // each client gets a notice at once
-	requests atomic.Int64             // loads and swaps of all clients
-	checks   atomic.Int64             // how often clients have asked whether another one is dead
-	watches  atomic.Int64             // how often clients have begun to watch all changes
+	bells    map[string]chan record.Row // by session; each gets the rows of notices, or none
+	rung     map[string]int             // by session: how many notices were sent
+	dead     map[string]bool            // by session
+	peer     bool                       // the clients send them after the swap
+	rows     bool                       // they carry the rows
+	lose     bool                       // nobody is notified
+	onListen func()                     // called before a client listens, if it is set
+	blocked  bool                       // nobody can be notified
+	vain     bool                       // each client gets a notice at once
+	requests atomic.Int64               // loads and swaps of all clients
+	checks   atomic.Int64               // how often clients have asked whether another one is dead
+	watches  atomic.Int64               // how often clients have begun to watch all changes
 }
 
 func newNotices() *notices {
-	return &notices{bells: map[string]chan struct{}{}, rung: map[string]int{}, dead: map[string]bool{}}
+	return &notices{bells: map[string]chan record.Row{}, rung: map[string]int{}, dead: map[string]bool{}}
 }
 
 // table makes the table of a client.
@@ -74,7 +75,7 @@ func (t noticeTable) Swap(ctx context.Context, row record.Row) (record.Row, erro
 	now, err := t.Table.Swap(ctx, row)
 	t.known.Store(now.Version, rung)
 	if err == nil {
-		t.notices.ring(row.Notify)
+		t.notices.ring(row.Notify, record.Row{Name: row.Name, Version: now.Version, Data: row.Data})
 	}
 	return now, err
 }
@@ -103,15 +104,15 @@ type noticeWatch struct {
 	record.PlainWatch
 	table noticeTable
 	name  string
-	bell  chan struct{} // nil before the first wait for a notice
+	bell  chan record.Row // nil before the first wait for a notice
 }
 
-func (w *noticeWatch) Wait(ctx context.Context, version string, place record.Place) error {
+func (w *noticeWatch) Wait(ctx context.Context, version string, place record.Place) (row record.Row, err error) {
 	if place != record.InQueue {
 		if ctx.Err() == nil { // else nobody waits any more
 			w.table.notices.watches.Add(1)
 		}
-		return storetest.WaitForChange(ctx, w.table.Table, w.name, version)
+		return row, storetest.WaitForChange(ctx, w.table.Table, w.name, version)
 	}
 	n, isNew := w.table.notices, w.bell == nil
 	if isNew {
@@ -119,20 +120,27 @@ func (w *noticeWatch) Wait(ctx context.Context, version string, place record.Pla
 	}
 	switch {
 	case n.blocked:
-		return errors.New("no notices at present")
+		return row, errors.New("no notices at present")
 	case n.vain:
 		time.Sleep(time.Millisecond) // so that time passes even if it is called again and again
-		return nil
+		return row, nil
 	}
 	rung, ok := w.table.known.Load(version)
+	if n.rows && len(w.bell) > 0 {
+		ok, rung = true, n.countRung(w.table.session) // the notice that came is there
+	}
 	if isNew && n.peer || !n.peer && (!ok || rung != n.countRung(w.table.session)) {
-		return nil // it may have missed a notice
+		return row, nil // it may have missed a notice
 	}
 	select {
-	case <-w.bell:
-		return nil
+	case row = <-w.bell:
+		if n.rows {
+			w.table.known.Store(row.Version, n.countRung(w.table.session))
+			return row, nil
+		}
+		return record.Row{}, nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return row, ctx.Err()
 	}
 }
 
@@ -143,7 +151,7 @@ func (w *noticeWatch) listen() {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	w.bell = make(chan struct{}, 1)
+	w.bell = make(chan record.Row, 1)
 	n.bells[w.table.session] = w.bell
 }
 
@@ -157,7 +165,7 @@ func (w *noticeWatch) Stop() {
 }
 
 // ring notifies the clients of sessions.
-func (n *notices) ring(sessions []string) {
+func (n *notices) ring(sessions []string, row record.Row) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, session := range sessions {
@@ -166,7 +174,11 @@ func (n *notices) ring(sessions []string) {
 		}
 		n.rung[session]++
 		select {
-		case n.bells[session] <- struct{}{}:
+		case <-n.bells[session]: // a later one replaces it
+		default:
+		}
+		select {
+		case n.bells[session] <- row:
 		default:
 		}
 	}
@@ -276,18 +288,19 @@ func TestStoppedBeforeNotice(t *testing.T) {
 
 // TestNotices: a hand-over costs the same number of requests, however many claims are in the queue. If the notices
 // are sent with the swap, it costs four: two writes of the claim that gets the lock, and a read of it and of the next
-// one.
+// one. If they bring the row, it costs no reads.
 func TestNotices(t *testing.T) {
-	t.Run("after the swap", func(t *testing.T) { testNotices(t, true, 9) })
-	t.Run("with the swap", func(t *testing.T) { testNotices(t, false, 4.5) })
+	t.Run("after the swap", func(t *testing.T) { testNotices(t, true, false, 9) })
+	t.Run("with the swap", func(t *testing.T) { testNotices(t, false, false, 4.5) })
+	t.Run("with the row", func(t *testing.T) { testNotices(t, false, true, 2.5) })
 }
 
-func testNotices(t *testing.T, peer bool, most float64) {
+func testNotices(t *testing.T, peer, rows bool, most float64) {
 	perTurn := map[int]float64{}
 	for _, clients := range []int{6, 36} {
 		synctest.Test(t, func(t *testing.T) {
 			m, n := fakeMemory(), newNotices()
-			n.peer = peer
+			n.peer, n.rows = peer, rows
 			holder := n.open(m, "holder")
 			defer holder.Close()
 			held := storetest.Acquire(t, holder, paceClaim(0, false))
@@ -314,6 +327,59 @@ func testNotices(t *testing.T, peer bool, most float64) {
 	t.Logf("requests per turn, by the number of clients: %v", perTurn)
 	if perTurn[36] > perTurn[6]+2 || perTurn[36] > most {
 		t.Errorf("the requests per turn are too many: %v", perTurn)
+	}
+}
+
+// TestLateNotice: a notice is late, and brings a row that is old. Nobody is refused on account of it: the lock was a
+// semaphore then.
+func TestLateNotice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := fakeMemory()
+		holder := m.Open()
+		defer holder.Close()
+		semaphore := driver.Claim{
+			Name: "m", ID: "semaphore", Kind: driver.KindSemaphore, Limit: 2, Weight: 1, TTL: time.Minute,
+		}
+		storetest.Acquire(t, holder, semaphore)
+		old, err := m.Table().Load(t.Context(), "m")
+		if err != nil {
+			t.Fatal(err)
+		}
+		storetest.Release(t, holder, semaphore)
+		held := storetest.Acquire(t, holder, paceClaim(0, false))
+		late := lateTable{m.Table(), old}
+		waiter := record.New(late)
+		defer waiter.Close()
+		granted := acquireLater(t, waiter, paceClaim(1, true))
+		time.Sleep(10 * time.Second)
+		storetest.Release(t, holder, held.Claim)
+		<-granted
+	})
+}
+
+// lateTable is a table with a notice of an old row in each second.
+type lateTable struct {
+	record.Table
+	old record.Row
+}
+
+func (t lateTable) Watcher() record.Watcher { return t }
+
+func (t lateTable) Session() string { return "" }
+
+func (t lateTable) Watch(string) record.Watch { return lateWatch{row: t.old} }
+
+type lateWatch struct {
+	record.PlainWatch
+	row record.Row
+}
+
+func (w lateWatch) Wait(ctx context.Context, _ string, _ record.Place) (record.Row, error) {
+	select {
+	case <-time.After(time.Second):
+		return w.row, nil
+	case <-ctx.Done():
+		return record.Row{}, ctx.Err()
 	}
 }
 

@@ -43,11 +43,11 @@ type takenTurn struct {
 func (w *turnWatch) HasTurn() bool { return w.pass != nil || w.unavailable }
 
 // Wait returns nil when this client takes its turn: it has not looked before.
-func (w *turnWatch) Wait(ctx context.Context, version string, place Place) error {
+func (w *turnWatch) Wait(ctx context.Context, version string, place Place) (Row, error) {
 	if place != Outside {
 		w.withdraw()
 	} else if !w.HasTurn() {
-		return w.takeTurn(ctx)
+		return Row{}, w.takeTurn(ctx)
 	}
 	return w.Watch.Wait(ctx, version, place)
 }

@@ -19,8 +19,8 @@ import "context"
 // Rejected: a place for the head of the queue. What concerns the head, it is notified of; to look at each change costs
 // a read for each renewal of the holder.
 
-// Watcher notifies a client of changes for which its claims wait. A notice is a hint: the engine loads the record, and
-// polls as well.
+// Watcher notifies a client of changes for which its claims wait. A notice is a hint: the engine loads the record,
+// unless the notice has brought it, and polls as well.
 type Watcher interface {
 	// Session names this table's own client in [Row].Notify. It is empty if the store cannot notify single clients.
 	// Otherwise it is stored with the client's claims that wait in the queue. It is unique forever, and at most 64
@@ -33,11 +33,15 @@ type Watcher interface {
 
 // Watch is how a client watches one record. It is used by one call at a time.
 type Watch interface {
-	// Wait returns nil when the record may have changed since it had the given version, as far as that concerns
-	// claims at that place. It subscribes first and then compares the version, so that it misses no change, neither
-	// during the call nor between two calls. It returns an error when ctx ends, or when the store cannot notify at
-	// present.
-	Wait(ctx context.Context, version string, place Place) error
+	// Wait returns without an error when the record may have changed since it had the given version, as far as that
+	// concerns claims at that place. It subscribes first and then compares the version, so that it misses no change,
+	// neither during the call nor between two calls. It returns an error when ctx ends, or when the store cannot
+	// notify at present.
+	//
+	// If the notice has brought the row, Wait returns that, with its Name, Version and Data, and the engine need not
+	// load it. The row may be older than the given version, but not than the last notice; when Wait is called with its
+	// version, it waits for another one. The engine takes it as one that it remembers: a swap shows whether it is the present one.
+	Wait(ctx context.Context, version string, place Place) (Row, error)
 	// HasTurn reports whether Wait waits for changes, and not for this client's turn to look at them: see [WithTurns].
 	HasTurn() bool
 	// PassTurn says that a claim of this client had its chance at the lock after a notice. If there are turns, this
@@ -73,8 +77,8 @@ type funcWatch struct {
 	name string
 }
 
-func (w funcWatch) Wait(ctx context.Context, version string, _ Place) error {
-	return w.wait(ctx, w.name, version)
+func (w funcWatch) Wait(ctx context.Context, version string, _ Place) (Row, error) {
+	return Row{}, w.wait(ctx, w.name, version)
 }
 
 // PlainWatch is embedded by a [Watch] without turns, which keeps nothing between two calls of Wait.

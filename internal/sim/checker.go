@@ -425,10 +425,10 @@ func (chk *checker) checkOrder(name string, rec *record.Record) {
 	}
 }
 
-// checkNewest checks that a claim that is newest-only, and has waited, is not granted while a newer one waits behind
-// it, and notes which of them may give up.
+// checkNewest checks that a claim that is newest-only, and has waited, is not granted while a newer one has waited behind
+// it, and notes which of them may give up. One that joins with the same swap of its client may come after the grant.
 func (chk *checker) checkNewest(name string, rec *record.Record) {
-	newer := false
+	newer, newerBefore := false, false
 	for _, c := range slices.Backward(rec.Claims) {
 		if !driver.IsNewestOnly(c.ID) {
 			continue
@@ -437,10 +437,12 @@ func (chk *checker) checkNewest(name string, rec *record.Record) {
 		if newer && !isGranted {
 			chk.superseded[c.ID] = true
 		}
-		if wasGranted, known := chk.claims[name][c.ID]; newer && isGranted && known && !wasGranted {
+		wasGranted, known := chk.claims[name][c.ID]
+		if newerBefore && isGranted && known && !wasGranted {
 			chk.addViolation("on %s a claim was granted although a newer one waits: %v", name, rec.Claims)
 		}
 		newer = newer || !isGranted
+		newerBefore = newerBefore || !isGranted && known
 	}
 }
 

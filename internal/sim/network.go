@@ -229,7 +229,7 @@ func (t *faultyTable) Swap(ctx context.Context, row record.Row) (record.Row, err
 		default:
 			t.host.sim.checker.checkSwap(now, by)
 			t.host.sim.rememberRow(now)
-			t.host.sim.sendNotices(row)
+			t.host.sim.sendNotices(row, now.Version)
 		}
 		return reply{row: now, err: err}
 	})
@@ -303,42 +303,46 @@ type simWatch struct {
 	record.PlainWatch
 	table *faultyTable
 	name  string
-	bell  chan struct{} // rings for a notice; nil before the first wait for one
+	bell  chan record.Row // gets the rows of notices, or none; nil before the first wait for one
 }
 
 // Wait returns some time after the change, or never if the store notifies nobody.
-func (w *simWatch) Wait(ctx context.Context, version string, place record.Place) error {
+func (w *simWatch) Wait(ctx context.Context, version string, place record.Place) (none record.Row, err error) {
 	t, sim := w.table, w.table.host.sim
 	if !sim.notifies {
-		return driver.ErrUnsupported
+		return none, driver.ErrUnsupported
 	}
 	if place == record.InQueue && sim.notifiesOne {
 		return w.waitForNotice(ctx)
 	}
 	watch := t.Table.Watcher().Watch(w.name)
 	defer watch.Stop()
-	if err := watch.Wait(ctx, version, place); err != nil {
-		return err
+	if _, err := watch.Wait(ctx, version, place); err != nil {
+		return none, err
 	}
-	time.Sleep(sim.messageDelay())
-	return t.host.waitUntilRunning(ctx)
+	row, err := t.Table.Load(context.Background(), w.name)
+	if err != nil || !sim.carriesRows {
+		row = none
+	}
+	time.Sleep(sim.messageDelay()) // the row may be old then
+	return row, t.host.waitUntilRunning(ctx)
 }
 
 // waitForNotice waits for the bell. When it has just begun to listen, it may have missed a notice.
-func (w *simWatch) waitForNotice(ctx context.Context) error {
+func (w *simWatch) waitForNotice(ctx context.Context) (row record.Row, err error) {
 	sim, who := w.table.host.sim, listening{w.name, w.table.Session()}
 	if w.bell == nil {
-		w.bell = make(chan struct{}, 1)
+		w.bell = make(chan record.Row, 1)
 		sim.storeMu.Lock()
 		defer sim.storeMu.Unlock()
 		sim.bells[who] = append(sim.bells[who], w.bell)
-		return nil
+		return row, nil
 	}
 	select {
-	case <-w.bell:
-		return nil
+	case row = <-w.bell:
+		return row, nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return row, ctx.Err()
 	}
 }
 
@@ -346,12 +350,16 @@ func (w *simWatch) Stop() {
 	sim, who := w.table.host.sim, listening{w.name, w.table.Session()}
 	sim.storeMu.Lock()
 	defer sim.storeMu.Unlock()
-	sim.bells[who] = slices.DeleteFunc(sim.bells[who], func(b chan struct{}) bool { return b == w.bell })
+	sim.bells[who] = slices.DeleteFunc(sim.bells[who], func(b chan record.Row) bool { return b == w.bell })
 }
 
-// sendNotices notifies the clients that a swap concerns. Notices are late as messages are, and some are lost. It is
-// called with storeMu held.
-func (sim *simulation) sendNotices(row record.Row) {
+// sendNotices notifies the clients that a swap concerns. Notices are late as messages are, come in any order, and some
+// are lost. It is called with storeMu held.
+func (sim *simulation) sendNotices(row record.Row, version string) {
+	brought := record.Row{}
+	if sim.carriesRows {
+		brought = record.Row{Name: row.Name, Version: version, Data: row.Data}
+	}
 	for _, session := range row.Notify {
 		who := listening{row.Name, session}
 		if sim.faultsActive() && sim.chance(0.1) {
@@ -362,7 +370,11 @@ func (sim *simulation) sendNotices(row record.Row) {
 			sim.requests.Go(func() {
 				time.Sleep(delay)
 				select {
-				case bell <- struct{}{}:
+				case <-bell: // a later one replaces it
+				default:
+				}
+				select {
+				case bell <- brought:
 				default:
 				}
 			})

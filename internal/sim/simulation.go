@@ -27,6 +27,7 @@ type simulation struct {
 	faultless     bool // nothing goes wrong in it
 	notifies      bool // the store notifies of changes
 	notifiesOne   bool // it can also notify one client, if it notifies
+	carriesRows   bool // its notices carry the rows
 	knowsDead     bool // the store can tell that a client is dead
 	features           // what its users do
 	hosts         map[string]*host
@@ -60,7 +61,7 @@ type simulation struct {
 	storeDenies bool          // the store denies every request
 	maxWaiters  int           // 0: the default of the store
 	oldRows     map[string][]oldRow
-	bells       map[listening][]chan struct{} // closed to notify
+	bells       map[listening][]chan record.Row // each gets notices
 
 	mu     sync.Mutex
 	random *rand.Rand
@@ -101,12 +102,13 @@ func newSimulation(seed uint64, kind kind, tree *memtree.Server) *simulation {
 	sim := &simulation{
 		seed: seed, kind: kind, random: rand.New(rand.NewPCG(seed, 1)), hosts: map[string]*host{}, tree: tree,
 		ended: make(chan struct{}), started: time.Now(), oldRows: map[string][]oldRow{},
-		bells: map[listening][]chan struct{}{},
+		bells: map[listening][]chan record.Row{},
 	}
 	sim.ttl = time.Second + sim.upTo(4*time.Second).Truncate(time.Millisecond)
 	sim.faultless = seed%8 == 0
 	sim.notifies, sim.knowsDead = sim.chance(0.7), sim.chance(0.4)
 	sim.notifiesOne = sim.notifies && sim.chance(0.5)
+	sim.carriesRows = sim.notifies && sim.chance(0.5)
 	sim.chooseFeatures()
 	sim.checker = newChecker(sim)
 	storeClock := newHost(sim, "store").newClock()

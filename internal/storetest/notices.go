@@ -1,7 +1,9 @@
 package storetest
 
 import (
+	"bytes"
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/holdfast-go/holdfast/engine/record"
@@ -15,7 +17,8 @@ func WaitForChange(ctx context.Context, table record.Table, name, version string
 func waitAt(ctx context.Context, table record.Table, name, version string, place record.Place) error {
 	watch := table.Watcher().Watch(name)
 	defer watch.Stop()
-	return watch.Wait(ctx, version, place)
+	_, err := watch.Wait(ctx, version, place)
+	return err
 }
 
 // CheckNotices checks that a client in the queue of a record gets the notices of the swaps that name its session, and
@@ -70,6 +73,43 @@ func CheckNotices(t *testing.T, one, two record.Table) {
 	}
 	if err := waitAt(t.Context(), two, "m", row.Version, record.InQueue); err != nil {
 		t.Errorf("the removal: %v", err)
+	}
+}
+
+// CheckNoticedRow checks that a notice for a claim at that place brings the row with that data as it was written, or with
+// brought=false that it brings none. one and two are tables of two clients.
+func CheckNoticedRow(t *testing.T, one, two record.Table, place record.Place, data []byte, brought bool) {
+	t.Helper()
+	written := record.Row{Name: fmt.Sprint("a/row ", place, len(data), brought)}
+	swap := func(data []byte) {
+		t.Helper()
+		written.Data, written.Notify = data, []string{two.Watcher().Session()}
+		now, err := one.Swap(t.Context(), written)
+		if err != nil {
+			t.Fatal(err)
+		}
+		written.Version = now.Version
+	}
+	watch := two.Watcher().Watch(written.Name)
+	defer watch.Stop()
+	swap([]byte("{}"))
+	if _, err := watch.Wait(t.Context(), "", place); err != nil { // from here on it is notified
+		t.Fatal(err)
+	}
+	known, err := two.Load(t.Context(), written.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	swap(data)
+	row, err := watch.Wait(t.Context(), known.Version, place)
+	switch {
+	case err != nil:
+		t.Error(err)
+	case !brought && row.Version != "":
+		t.Errorf("a notice brings %d bytes", len(row.Data))
+	case brought && (row.Name != written.Name || row.Version != written.Version || !bytes.Equal(row.Data, data)):
+		t.Errorf("a notice brings %q %q %q, and what was written is %q %q %q",
+			row.Name, row.Version, row.Data, written.Name, written.Version, data)
 	}
 }
 

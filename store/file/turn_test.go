@@ -316,7 +316,7 @@ func TestNoticeBetweenWaits(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	notify() // nobody listens
-	if err := w.Wait(ctx, "", record.InQueue); err != nil {
+	if _, err := w.Wait(ctx, "", record.InQueue); err != nil {
 		t.Fatalf("a notice before the first wait: %v", err)
 	}
 	hasCome := func() bool {
@@ -327,13 +327,13 @@ func TestNoticeBetweenWaits(t *testing.T) {
 	for range 3 {
 		notify()
 		waitUntil(t, hasCome)
-		if err := w.Wait(ctx, "", record.InQueue); err != nil {
+		if _, err := w.Wait(ctx, "", record.InQueue); err != nil {
 			t.Fatalf("a notice between two waits: %v", err)
 		}
 		ended, end := context.WithCancel(ctx)
 		end()
 		for range 10 {
-			if w.Wait(ended, "", record.InQueue) == nil {
+			if _, err := w.Wait(ended, "", record.InQueue); err == nil {
 				t.Fatal("one notice ends two waits")
 			}
 		}
@@ -348,17 +348,17 @@ func TestRemovedNoticePipe(t *testing.T) {
 	defer w.Stop()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	if err := w.Wait(ctx, "", record.InQueue); err != nil {
+	if _, err := w.Wait(ctx, "", record.InQueue); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Remove(filepath.Join(filepath.Dir(path), noticePrefix("a/b")+two.liveness.session)); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Wait(ctx, "", record.InQueue); err != nil {
+	if _, err := w.Wait(ctx, "", record.InQueue); err != nil {
 		t.Errorf("it waits where nobody notifies it: %v", err)
 	}
 	one.notifyClients("a/b", []string{two.liveness.session})
-	if err := w.Wait(ctx, "", record.InQueue); err != nil {
+	if _, err := w.Wait(ctx, "", record.InQueue); err != nil {
 		t.Errorf("after that it is not notified: %v", err)
 	}
 }

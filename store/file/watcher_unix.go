@@ -32,23 +32,23 @@ type watch struct {
 
 // Wait listens to a pipe for claims in the queue. What is written before it listens, again or for the first time, may
 // have been missed. If it cannot, it looks at each change.
-func (w *watch) Wait(ctx context.Context, version string, place record.Place) error {
+func (w *watch) Wait(ctx context.Context, version string, place record.Place) (none record.Row, err error) {
 	if place == record.InQueue {
 		switch {
 		case w.stop != nil && w.table.listens(w.name, w.noticed):
 			select {
 			case <-w.noticed:
-				return nil
+				return none, nil
 			case <-w.table.closed:
-				return driver.ErrClosed
+				return none, driver.ErrClosed
 			case <-ctx.Done():
-				return ctx.Err()
+				return none, ctx.Err()
 			}
 		case w.listen(ctx):
-			return nil
+			return none, nil
 		}
 	}
-	return w.table.wait(ctx, w.name, version)
+	return none, w.table.wait(ctx, w.name, version)
 }
 
 func (w *watch) listen(ctx context.Context) (ok bool) {

@@ -244,7 +244,7 @@ func (c *client) list(ctx context.Context, labels, token string) (leasePage, err
 // shownChange is a change of an object, as a watch shows it.
 type shownChange struct {
 	version
-	annotations map[string]string
+	object *lease
 }
 
 // watch calls changed with each change of an object after the resource version from. With "0" the first change is the
@@ -291,21 +291,16 @@ func (c *client) watch(
 		default:
 			continue
 		}
-		var o struct {
-			Meta struct {
-				Version     string            `json:"resourceVersion"`
-				Annotations map[string]string `json:"annotations"`
-			} `json:"metadata"`
-		}
-		if err := json.Unmarshal(e.Object, &o); err != nil {
+		var l lease
+		if err := json.Unmarshal(e.Object, &l); err != nil {
 			return err
 		}
-		revision, err := parseRevision(o.Meta.Version)
+		revision, err := parseRevision(l.Meta.ResourceVersion)
 		if err != nil {
 			return err
 		}
 		// An object that was removed has the revision of its removal.
-		changed(shownChange{version{revision, e.Type != "DELETED"}, o.Meta.Annotations})
+		changed(shownChange{version{revision, e.Type != "DELETED"}, &l})
 	}
 }
 

@@ -37,6 +37,7 @@ type objectWatch struct {
 	waiting int
 	idle    *time.Timer   // runs while nobody waits, and ends the watch
 	last    version       // what the watch has shown last
+	shown   *lease        // the object as of then, if it has shown anything
 	notice  version       // what it has shown last of what concerns this client, or what it began with
 	isLate  bool          // a waiter has read what comes after that
 	late    *time.Timer   // runs while isLate, and ends the watch
@@ -92,28 +93,48 @@ func (t *table) Session() string { return t.session }
 
 // Watch implements record.Watcher.
 func (t *table) Watch(name string) record.Watch {
-	return &watch{table: t, object: objectName(t.prefix, name)}
+	return &watch{table: t, name: name, object: objectName(t.prefix, name)}
 }
 
 // watch is a record.Watch. Its part in the watch of the object is kept for a while after each Wait.
 type watch struct {
 	record.PlainWatch
 	table  *table
+	name   string
 	object string
 }
 
-// Wait joins the watch of a lock's object.
-func (one *watch) Wait(ctx context.Context, seen string, place record.Place) error {
+// Wait joins the watch of a lock's object, and returns the object that this has shown last. That is newer than what was
+// seen.
+func (one *watch) Wait(ctx context.Context, seen string, place record.Place) (record.Row, error) {
 	t := one.table
 	known, err := parseVersion(seen)
 	if err != nil {
-		return err
+		return record.Row{}, err
 	}
 	w, err := t.joinWatch(one.object, known)
 	if err != nil {
-		return err
+		return record.Row{}, err
 	}
 	defer t.leaveWatch(w)
+	if err := one.await(ctx, w, known, place); err != nil {
+		return record.Row{}, err
+	}
+	t.watches.mu.Lock()
+	defer t.watches.mu.Unlock()
+	if w.shown == nil || w.err != nil || !w.last.exists || w.last.revision <= known.revision {
+		return record.Row{}, nil // a read tells
+	}
+	row, err := t.readRow(w.shown)
+	if err != nil || row.Name != one.name {
+		return record.Row{}, nil
+	}
+	return row, nil
+}
+
+// await returns when the watch has shown what concerns claims at that place, or a read is needed to tell.
+func (one *watch) await(ctx context.Context, w *objectWatch, known version, place record.Place) error {
+	t := one.table
 	asked := version{revision: math.MaxUint64}
 	for {
 		t.watches.mu.Lock()
@@ -285,11 +306,11 @@ func (c *client) showChange(w *objectWatch, now shownChange) {
 	if w.err != nil || now.revision <= w.last.revision {
 		return
 	}
-	w.last, w.isLate = now.version, false
+	w.last, w.shown, w.isLate = now.version, now.object, false
 	w.late.Stop()
 	close(w.changed)
 	w.changed = make(chan struct{})
-	sessions, ok := now.annotations[notifyAnnotation]
+	sessions, ok := now.object.Meta.Annotations[notifyAnnotation]
 	if !now.exists || !ok || record.NamesSession(sessions, c.session) {
 		w.notice = w.last
 	}

@@ -320,7 +320,10 @@ func TestNoticesStayBehind(t *testing.T) {
 	w.change()
 	noticed := make(chan error, 1)
 	version := w.row.Version
-	go func() { noticed <- w.table.Watcher().Watch("a").Wait(t.Context(), version, record.InQueue) }()
+	go func() {
+		_, err := w.table.Watcher().Watch("a").Wait(t.Context(), version, record.InQueue)
+		noticed <- err
+	}()
 	storetest.Eventually(t, "the watch", func() bool { return w.CountWatches() == 1 })
 	w.DelayWatches()
 	w.change()
@@ -346,7 +349,7 @@ func TestNoticeBeforeWatch(t *testing.T) {
 	w.wait(w.change()) // there is a watch now
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	if err := w.table.Watcher().Watch("a").Wait(ctx, old, record.InQueue); err != nil {
+	if _, err := w.table.Watcher().Watch("a").Wait(ctx, old, record.InQueue); err != nil {
 		t.Error(err)
 	}
 }
@@ -453,6 +456,9 @@ func TestNotices(t *testing.T) {
 				return table
 			}
 			storetest.CheckNotices(t, open(), open())
+			for _, place := range []record.Place{record.Outside, record.InQueue} {
+				storetest.CheckNoticedRow(t, open(), open(), place, []byte(`{"data":"äöü"}`), true)
+			}
 		})
 	}
 }

@@ -205,7 +205,7 @@ func newTable(ctx context.Context, js jetstream.JetStream, bucket string, opts *
 // newTableAt opens a table whose keys begin with keyPrefix.
 func newTableAt(ctx context.Context, js jetstream.JetStream, bucket string, o Options, keyPrefix string) (*table, error) {
 	t := &table{js: js, bucket: bucket, opts: o, keyPrefix: keyPrefix, session: record.NewSession(),
-		life: driverutil.NewLifetime(), watches: map[string]*keyWatch{}, seen: map[string]lastSeen{}}
+		life: driverutil.NewLifetime(), watches: map[watched]*keyWatch{}, seen: map[string]lastSeen{}}
 	t.clock.Clock = o.Clock
 	if err := t.open(ctx); err != nil {
 		t.life.End()

@@ -168,7 +168,7 @@ func TestWatch(t *testing.T) {
 			storetest.Eventually(t, "the watch exists", func() bool {
 				watcher.mu.Lock()
 				defer watcher.mu.Unlock()
-				return watcher.watches["m"] != nil
+				return watcher.watches[watched{name: "m"}] != nil
 			})
 		}
 		row.Data = []byte{byte(i)}
@@ -1341,7 +1341,10 @@ func TestNotices(t *testing.T) {
 	t.Parallel()
 	bucket := freshBucket()
 	one := openTable(t, connect(t, sharedServer(t)), bucket, Options{Create: true})
-	storetest.CheckNotices(t, one, openTable(t, connect(t, sharedServer(t)), bucket, Options{}))
+	two := openTable(t, connect(t, sharedServer(t)), bucket, Options{})
+	storetest.CheckNotices(t, one, two)
+	storetest.CheckNoticedRow(t, one, two, record.Outside, []byte("\x00\xff"), true)
+	storetest.CheckNoticedRow(t, one, two, record.InQueue, []byte("\x00\xff"), false)
 }
 
 // TestMissedNotice: a client whose watch has not shown a message that another one has replaced is notified: that

@@ -46,8 +46,8 @@ type table struct {
 	life      *driverutil.Lifetime
 
 	mu       sync.Mutex
-	settings settings             // guarded by mu
-	watches  map[string]*keyWatch // by name; guarded by mu
+	settings settings              // guarded by mu
+	watches  map[watched]*keyWatch // guarded by mu
 	// The last revisions that this client has seen, by name; guarded by mu. See checkFresh and mayReplace.
 	seen  map[string]lastSeen
 	epoch epoch // guarded by mu

@@ -17,18 +17,27 @@ import (
 // hub that was woken reads the key, and waits again.
 //
 // The server makes a consumer for each watch. A subscription to the key's subject alone would cost less, but it shows
-// a write before it is done, and those that are refused.
+// a write before it is done, and those that are refused. Claims outside of the queue look at each change, so they get
+// the data with it, and need no read. For those in a queue, which can be long, it gets headers only.
 type keyWatch struct {
+	of   watched
 	stop context.CancelFunc
 
 	// Guarded by the table's mu.
 	waiting  int
 	idle     *time.Timer // ends the watch when nobody has waited for a while
 	revision uint64      // the last one that was reported
+	data     []byte      // its data, unless there are headers only
 	removed  bool        // it is a marker
 	notice   uint64      // the last one that concerns this client, or may have hidden one that does
 	err      error       // the watch has ended
 	changed  chan struct{}
+}
+
+// watched is what a keyWatch watches.
+type watched struct {
+	name        string
+	headersOnly bool
 }
 
 // idleWatch is when a watch ends that no call waits for, counted from the end of the last call.
@@ -52,20 +61,20 @@ type watch struct {
 
 // Wait waits for a message that is newer than the version. The watch begins with the key's last message, so that one
 // which is newer already is found.
-func (one *watch) Wait(ctx context.Context, version string, place record.Place) error {
+func (one *watch) Wait(ctx context.Context, version string, place record.Place) (record.Row, error) {
 	t := one.table
 	known, err := parseVersion(version)
 	if err != nil {
-		return err
+		return record.Row{}, err
 	}
-	w, err := t.joinWatch(one.name)
+	w, err := t.joinWatch(watched{one.name, place == record.InQueue})
 	if err != nil {
-		return err
+		return record.Row{}, err
 	}
 	defer t.leaveWatch(w)
 	for {
 		t.mu.Lock()
-		last, err, changed := w.revision, w.err, w.changed
+		last, err, changed, row := w.revision, w.err, w.changed, w.lastRow()
 		if place == record.InQueue {
 			last = w.notice
 		}
@@ -73,33 +82,41 @@ func (one *watch) Wait(ctx context.Context, version string, place record.Place) 
 		t.mu.Unlock()
 		switch {
 		case isNews:
-			return nil
+			return row, nil
 		case err != nil:
-			return err
+			return record.Row{}, err
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return ctx.Err()
+			return record.Row{}, ctx.Err()
 		}
 	}
 }
 
-// joinWatch returns the watch of a name, and begins one if there is none.
-func (t *table) joinWatch(name string) (*keyWatch, error) {
+// lastRow returns the row that was reported last, if the data came with it. It is called with the table's mu held.
+func (w *keyWatch) lastRow() record.Row {
+	if w.of.headersOnly || w.removed || w.revision == 0 {
+		return record.Row{}
+	}
+	return record.Row{Name: w.of.name, Version: versionOf(w.revision, w.data).String(), Data: w.data}
+}
+
+// joinWatch returns a watch, and begins it if there is none.
+func (t *table) joinWatch(of watched) (*keyWatch, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	w := t.watches[name]
+	w := t.watches[of]
 	if w == nil {
-		w = &keyWatch{changed: make(chan struct{})}
+		w = &keyWatch{of: of, changed: make(chan struct{})}
 		var ctx context.Context
 		ctx, w.stop = context.WithCancel(t.life)
 		w.idle = time.AfterFunc(idleWatch, w.stop)
-		if !t.life.Go(func() { t.runWatch(ctx, name, w) }) {
+		if !t.life.Go(func() { t.runWatch(ctx, w) }) {
 			w.stop()
 			return nil, t.life.Err()
 		}
-		t.watches[name] = w
+		t.watches[of] = w
 	}
 	w.waiting++
 	w.idle.Stop()
@@ -115,22 +132,22 @@ func (t *table) leaveWatch(w *keyWatch) {
 }
 
 // runWatch watches a key until ctx ends or the watch fails.
-func (t *table) runWatch(ctx context.Context, name string, w *keyWatch) {
-	err := t.watchKey(ctx, name, w)
+func (t *table) runWatch(ctx context.Context, w *keyWatch) {
+	err := t.watchKey(ctx, w)
 	w.stop()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	w.idle.Stop()
-	if t.watches[name] == w {
-		delete(t.watches, name)
+	if t.watches[w.of] == w {
+		delete(t.watches, w.of)
 	}
 	w.err = err
 	close(w.changed)
 }
 
-// watchKey subscribes to a consumer of the key's messages without their data. The watches of jetstream.KeyValue are the
-// same, but show no headers.
-func (t *table) watchKey(ctx context.Context, name string, w *keyWatch) error {
+// watchKey subscribes to a consumer of the key's messages. The watches of jetstream.KeyValue are the same, but show no
+// headers.
+func (t *table) watchKey(ctx context.Context, w *keyWatch) error {
 	if err := t.checkConnected(); err != nil {
 		return err
 	}
@@ -140,8 +157,13 @@ func (t *table) watchKey(ctx context.Context, name string, w *keyWatch) error {
 	}
 	tooLong := time.AfterFunc(t.opts.Timeout, w.stop)
 	ended := make(chan struct{})
-	sub, err := js.Subscribe(t.subject(t.key(name)), func(m *nats.Msg) { t.showMessage(w, m) }, nats.Context(ctx),
-		nats.BindStream(t.streamName()), nats.OrderedConsumer(), nats.DeliverLastPerSubject(), nats.HeadersOnly())
+	opts := []nats.SubOpt{
+		nats.Context(ctx), nats.BindStream(t.streamName()), nats.OrderedConsumer(), nats.DeliverLastPerSubject(),
+	}
+	if w.of.headersOnly {
+		opts = append(opts, nats.HeadersOnly())
+	}
+	sub, err := js.Subscribe(t.subject(t.key(w.of.name)), func(m *nats.Msg) { t.showMessage(w, m) }, opts...)
 	if err != nil {
 		tooLong.Stop()
 		return err
@@ -175,7 +197,7 @@ func (t *table) showMessage(w *keyWatch, m *nats.Msg) {
 		return
 	}
 	missed := replaced != strconv.FormatUint(w.revision, 10)
-	w.revision, w.removed = about.Sequence.Stream, removed
+	w.revision, w.data, w.removed = about.Sequence.Stream, m.Data, removed
 	close(w.changed)
 	w.changed = make(chan struct{})
 	if concerned || missed {

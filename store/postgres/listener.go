@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"encoding/base64"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -38,8 +39,9 @@ import (
 // notified meanwhile is lost. So when the connection breaks, all waiters read again. A connection can also
 // die in silence; it is tested now and then, and the engine polls besides.
 //
-// A notification is the sessions of the clients that the change concerns, a slash, and the name. They are needed in
-// what comes from the versions before; today's clients write that it concerns all that listen on the channel.
+// A notification is a text, a slash, and the name. The text is the row that was written, if that is short enough, so that
+// the one that waits need not read it. On the table's channel it is the sessions of the clients that the change concerns,
+// or that it concerns all.
 type listener struct {
 	batcher  *batcher
 	location *location
@@ -81,9 +83,11 @@ type nameInterest struct {
 	subscriptions map[*subscription]bool
 	changes       int          // how many notifications have come, and how often some may have been missed
 	known         knownVersion // a waiter that knows this version needs no read if nothing has changed since
+	row           record.Row   // with that version, if a notification has brought it
 }
 
-// knownVersion is what the last request has found or written that was sent while changes were notified.
+// knownVersion is what the last notification has brought, or what the last request has found or written that was sent
+// while changes were notified.
 type knownVersion struct {
 	valid   bool
 	version string
@@ -137,17 +141,21 @@ type rowNotices struct {
 // Wait subscribes first, so that a change between that and the read is not missed: the manual's advice for LISTEN. If
 // this client has neither read nor written the version while changes were notified, it returns at once, so that it is
 // read.
-func (r *rowNotices) Wait(ctx context.Context, version string, place record.Place) error {
+func (r *rowNotices) Wait(ctx context.Context, version string, place record.Place) (record.Row, error) {
 	n, w := r.table.listener, wanted{bucketOf(r.name), place == record.InQueue}
 	s, live := n.subscribe(w, r.name)
 	if s == nil {
-		return driver.ErrClosed
+		return record.Row{}, driver.ErrClosed
 	}
 	defer n.unsubscribe(w, r.name, s)
-	if err := n.await(ctx, live, s.notified); err != nil || !n.isCurrent(w, r.name, version) {
-		return err
+	err := n.await(ctx, live, s.notified)
+	if err == nil && n.isCurrent(w, r.name, version) {
+		err = n.await(ctx, s.notified, nil)
 	}
-	return n.await(ctx, s.notified, nil)
+	if err != nil {
+		return record.Row{}, err
+	}
+	return n.noticedRow(w, r.name), nil
 }
 
 // await returns nil when one of two channels is closed.
@@ -186,7 +194,9 @@ func (ln *listener) noteRequest(name string) (found func(version string)) {
 		ln.mu.Lock()
 		defer ln.mu.Unlock()
 		for _, s := range sent {
-			s.of.known = knownVersion{true, version, s.changes}
+			if s.changes == s.of.changes { // else a notification has come since, which may be news
+				s.of.known = knownVersion{true, version, s.changes}
+			}
 		}
 	}
 }
@@ -197,6 +207,17 @@ func (ln *listener) isCurrent(what wanted, name, version string) bool {
 	defer ln.mu.Unlock()
 	of := ln.interests[what].names[name]
 	return of.known == knownVersion{true, version, of.changes}
+}
+
+// noticedRow returns the row that the last notification has brought, unless there may be a later one.
+func (ln *listener) noticedRow(what wanted, name string) record.Row {
+	ln.mu.Lock()
+	defer ln.mu.Unlock()
+	of := ln.interests[what].names[name]
+	if of.known != (knownVersion{true, of.row.Version, of.changes}) {
+		return record.Row{}
+	}
+	return of.row
 }
 
 // subscribe registers a waiter. The channel is closed when the advisory locks of the name's bucket are held:
@@ -258,7 +279,7 @@ func (ln *listener) run() {
 		ln.mu.Lock()
 		for b, w := range ln.interests {
 			for _, of := range w.names {
-				of.changed() // a notification may have been missed meanwhile
+				of.changed(record.Row{}) // a notification may have been missed meanwhile
 			}
 			if w.waiters == 0 {
 				delete(ln.interests, b)
@@ -424,25 +445,41 @@ func (ln *listener) awaitNotification(c *pgx.Conn) (notified bool, err error) {
 
 // passOn passes a notification on. It is called with mu held.
 func (ln *listener) passOn(channel, payload string) {
-	sessions, name, _ := strings.Cut(payload, "/")
+	text, name, _ := strings.Cut(payload, "/")
+	row := parseNoticedRow(text, name)
 	if channel != ln.session {
-		ln.wake(wanted{bucket: bucketOf(name)}, name)
+		ln.wake(wanted{bucket: bucketOf(name)}, name, row)
 	}
-	if channel == ln.session || channel == ln.location.channel && record.NamesSession(sessions, ln.session) {
-		ln.wake(wanted{bucketOf(name), true}, name)
+	if channel == ln.session || channel == ln.location.channel && record.NamesSession(text, ln.session) {
+		ln.wake(wanted{bucketOf(name), true}, name, row)
 	}
+}
+
+// parseNoticedRow reads a row as rowText writes it. It returns none if the text is anything else.
+func parseNoticedRow(text, name string) (none record.Row) {
+	written, err := base64.StdEncoding.DecodeString(strings.ReplaceAll(text, "_", "/"))
+	if err != nil || len(written) < idSize {
+		return none
+	}
+	id, data := written[:idSize], written[idSize:]
+	return record.Row{Name: name, Version: rowVersion(id, data), Data: data}
 }
 
 // wake counts a change of what is wanted, and notifies those that wait for it. It is called with mu held.
-func (ln *listener) wake(what wanted, name string) {
+func (ln *listener) wake(what wanted, name string, row record.Row) {
 	if w := ln.interests[what]; w != nil && w.names[name] != nil {
-		w.names[name].changed()
+		w.names[name].changed(row)
 	}
 }
 
-// changed counts a change, and notifies the waiters. It is called with the listener's mu held.
-func (of *nameInterest) changed() {
+// changed counts a change, and notifies the waiters. One that has brought a row which this client knows already, since
+// it has written that itself, is none. It is called with the listener's mu held.
+func (of *nameInterest) changed(row record.Row) {
+	if row.Version != "" && of.known == (knownVersion{true, row.Version, of.changes}) {
+		return
+	}
 	of.changes++
+	of.row, of.known = row, knownVersion{row.Version != "", row.Version, of.changes}
 	for s := range of.subscriptions {
 		s.notify()
 	}

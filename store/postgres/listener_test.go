@@ -242,6 +242,27 @@ func TestNotices(t *testing.T) {
 	eventually(t, "the notice of a client behind a pooler", func() bool { return storetest.IsClosed(noticed) })
 }
 
+// TestNoticedRow: a notice brings the row, unless that is too long for the server, or the client does not know whom it
+// notifies.
+func TestNoticedRow(t *testing.T) {
+	t.Parallel()
+	one, two := openTables(t, "noticed")
+	short, long := make([]byte, 5400), make([]byte, 5401)
+	for i := range short {
+		short[i] = byte(i)
+	}
+	places := []record.Place{record.Outside, record.InQueue}
+	for _, place := range places {
+		storetest.CheckNoticedRow(t, one, two, place, short, true)
+		storetest.CheckNoticedRow(t, one, two, place, long, false)
+	}
+	one.behindPooler = true
+	one.buildStatements()
+	for _, place := range places {
+		storetest.CheckNoticedRow(t, one, two, place, short, false)
+	}
+}
+
 // listen listens for notices of a name, and returns a channel that is closed by the first one.
 func listen(t *testing.T, client *table, name string) <-chan struct{} {
 	t.Helper()
@@ -380,7 +401,7 @@ func TestMayHaveMissedNotice(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		if err := two.Watch("m").Wait(ctx, row.Version, record.InQueue); err != nil {
+		if _, err := two.Watch("m").Wait(ctx, row.Version, record.InQueue); err != nil {
 			t.Errorf("%s: %v", when, err)
 		}
 	}

@@ -37,7 +37,7 @@ func newShedlockTable(t *table) *shedlockTable {
 		step = "'1 millisecond'"
 	}
 	names := strings.NewReplacer("STEP", step, "NOW", "timezone('utc', clock_timestamp())")
-	read := func(text string) *statement { return newStatement(t.fillIn(names.Replace(text))) }
+	read := func(text string) *statement { return newStatement(t.fillIn(names.Replace(text), "")) }
 	write := func(text string) *statement { return read(fmt.Sprintf(shedWrite, text)) }
 	s.takeStmt, s.renewStmt, s.releaseStmt = write(shedTake), write(shedRenew), write(shedRelease)
 	s.flagStmt, s.forceStmt = write(shedFlag), write(shedForce)

@@ -52,7 +52,7 @@ const contendedWrites = 8
 // there instead. $1 is the row's name, $2 its bucket, and NOTICES the channels of the clients that it concerns.
 //
 // Clients that look at each change hold a shared advisory lock on the bucket of the name. A writer that cannot take the
-// bucket's lock exclusively notifies them: see listener. It takes the lock in the transaction, which releases it at the
+// bucket's lock exclusively notifies them, and sends the row with that if it is short: see listener. It takes the lock in the transaction, which releases it at the
 // commit, when the new row is visible to them.
 //
 // The time is clock_timestamp(), not now(): now() is the start of the transaction, and a statement may wait for
@@ -68,13 +68,13 @@ const contendedWrites = 8
 const (
 	writeText = `with done as (%s returning pg_try_advisory_xact_lock(CLASS, $2::int4) as alone)
 		select clock_timestamp(), (select alone from done),
-		l.data, l.version, (select pg_notify(CHANNEL, '*/' || $1) from done where not alone),
-		(select count(pg_notify(c, '*/' || $1)) from done, unnest(NOTICES) c)
+		l.data, l.version, (select pg_notify(CHANNEL, NEWROW || '/' || $1) from done where not alone),
+		(select count(pg_notify(c, case c when TABLECHANNEL then '*' else NEWROW end || '/' || $1)) from done, unnest(NOTICES) c)
 		from (values (0)) v left join LOCKS l on l.name = $1 and not exists (select from done)`
 	insertText  = `insert into LOCKS as l (name, data, version) values ($1, $3, $4) on conflict (name) do nothing`
 	updateText  = `update LOCKS set data = $3, version = $4 where name = $1 and version = $5 and sha256(data) = $6`
 	replaceText = updateText + ` returning clock_timestamp(),
-		case when pg_try_advisory_xact_lock(CLASS, $2::int4) then '' else pg_notify(CHANNEL, '*/' || $1)::text end`
+		case when pg_try_advisory_xact_lock(CLASS, $2::int4) then '' else pg_notify(CHANNEL, NEWROW || '/' || $1)::text end`
 	deleteText = `delete from LOCKS where name = $1 and version = $3 and sha256(data) = $4`
 	loadText   = `select clock_timestamp(), l.name, l.data, l.version, pg_is_in_recovery()
 		from (values (0)) v left join LOCKS l on l.name = $1`
@@ -82,28 +82,39 @@ const (
 		left join (select name, data, version from LOCKS where name >= $1 order by name limit 200) l on true order by l.name`
 )
 
-// fillIn replaces the names in a statement of the table, the class of locks and the channel, which cannot be
-// parameters.
-func (t *table) fillIn(text string) string {
+// fillIn replaces the names in a statement of the table, the class of locks and the channels, which cannot be
+// parameters, and what a notification says before the name.
+func (t *table) fillIn(text, rowText string) string {
 	p := t.location
-	class, channel := p.watchClass, fmt.Sprintf("'%s_' || $2::int4", p.channel)
+	class, tableChannel := p.watchClass, "'"+p.channel+"'"
+	channel := fmt.Sprintf("'%s_' || $2::int4", p.channel)
 	if t.behindPooler {
-		class, channel = p.lockClass, "'"+p.channel+"'"
+		class, channel, rowText = p.lockClass, tableChannel, concernsAll
 	}
-	return strings.NewReplacer("LOCKS", p.locksTable, "CLASS", fmt.Sprint(class), "CHANNEL", channel).Replace(text)
+	return strings.NewReplacer("LOCKS", p.locksTable, "CLASS", fmt.Sprint(class), "TABLECHANNEL", tableChannel,
+		"CHANNEL", channel, "NEWROW", rowText).Replace(text)
 }
+
+// rowText is what a notification of a write says before the name: the version and the data of the row, as base64 without
+// slashes, or concernsAll if that is too long. The server takes payloads of up to 7,999 bytes (manual, "NOTIFY").
+const (
+	rowText = `case when octet_length($3::bytea) > 5400 then ` + concernsAll + `
+		else translate(encode(uuid_send($4::uuid) || $3::bytea, 'base64'), E'/\n', '_') end`
+	concernsAll = `'*'`
+)
 
 // buildStatements fills the table's names into the texts of all statements.
 func (t *table) buildStatements() {
-	write := func(text, notices string, formats ...int16) *statement {
-		return newStatement(t.fillIn(strings.ReplaceAll(fmt.Sprintf(writeText, text), "NOTICES", notices)), formats...)
+	write := func(text, row, notices string, formats ...int16) *statement {
+		text = strings.ReplaceAll(fmt.Sprintf(writeText, text), "NOTICES", notices)
+		return newStatement(t.fillIn(text, row), formats...)
 	}
-	t.insertStmt = write(insertText, "$5::text[]", 0, 1, 1, 1, 0)
-	t.updateStmt = write(updateText, "$7::text[]", 0, 1, 1, 1, 1, 1, 0)
-	t.deleteStmt = write(deleteText, "$5::text[]", 0, 1, 1, 1, 0)
-	t.replaceStmt = newStatement(t.fillIn(replaceText), 0, 1, 1, 1, 1, 1)
-	t.loadStmt = newStatement(t.fillIn(loadText), 0)
-	t.pageStmt = newStatement(t.fillIn(pageText), 0)
+	t.insertStmt = write(insertText, rowText, "$5::text[]", 0, 1, 1, 1, 0)
+	t.updateStmt = write(updateText, rowText, "$7::text[]", 0, 1, 1, 1, 1, 1, 0)
+	t.deleteStmt = write(deleteText, concernsAll, "$5::text[]", 0, 1, 1, 1, 0)
+	t.replaceStmt = newStatement(t.fillIn(replaceText, rowText), 0, 1, 1, 1, 1, 1)
+	t.loadStmt = newStatement(t.fillIn(loadText, ""), 0)
+	t.pageStmt = newStatement(t.fillIn(pageText, ""), 0)
 	t.loadStmt.standbyColumn, t.pageStmt.standbyColumn = 4, 4
 }
 
