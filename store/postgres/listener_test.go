@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"encoding/base64"
 	"fmt"
 	"net"
 	"strconv"
@@ -260,6 +261,58 @@ func TestNoticedRow(t *testing.T) {
 	one.buildStatements()
 	for _, place := range places {
 		storetest.CheckNoticedRow(t, one, two, place, short, false)
+	}
+}
+
+// TestForgedNotice: a client that may not write sends a notification with a record that says that the lock is free. The
+// waiter writes in vain.
+func TestForgedNotice(t *testing.T) {
+	t.Parallel()
+	one, two := openTables(t, "forged")
+	holder, waiter := record.New(one), record.New(two)
+	free := storetest.Mutex("free", time.Minute)
+	storetest.Acquire(t, holder, free)
+	storetest.Release(t, holder, free)
+	held := storetest.Acquire(t, holder, storetest.Mutex("m", time.Minute))
+	waiting := storetest.Mutex("m", time.Minute)
+	waiting.Wait = true
+	granted := make(chan error, 1)
+	go func() { _, err := waiter.Acquire(t.Context(), waiting); granted <- err }()
+	what, bucket := wanted{bucket: bucketOf("m")}, bucketOf("m")
+	eventually(t, "the waiter listens", func() bool {
+		two.listener.mu.Lock()
+		defer two.listener.mu.Unlock()
+		b := two.listener.interests[what]
+		return b != nil && b.isLocked() && b.waiters > 0
+	})
+	row, err := one.Load(t.Context(), "m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	version, err := base64.URLEncoding.DecodeString(row.Version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged, err := one.Load(t.Context(), "free")
+	if err != nil {
+		t.Fatal(err)
+	}
+	two.contended[bucket].Store(0)
+	text := base64.StdEncoding.EncodeToString(append(version[:idSize:idSize], forged.Data...))
+	_, err = one.batcher.pool.Exec(t.Context(), "select pg_notify($1, $2)", one.location.bucketChannel(bucket),
+		strings.ReplaceAll(text, "/", "_")+"/m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the waiter has written in vain", func() bool {
+		return two.contended[bucket].Load() > 0 || len(granted) > 0
+	})
+	if err := storetest.Renew(t, holder, held).Err; err != nil {
+		t.Errorf("the holder renews: %v", err)
+	}
+	storetest.Release(t, holder, held.Claim)
+	if err := <-granted; err != nil {
+		t.Error(err)
 	}
 }
 
