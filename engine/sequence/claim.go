@@ -58,6 +58,7 @@ func (n ownNode) asNode(id string) Node {
 
 // turn is how a waiting claim learns that its turn may have come.
 type turn struct {
+	since     driver.Instant     // when it began to wait
 	snapshots chan timedSnapshot // buffered; snapshots, read by others of this client, in which the claim is granted
 	wakeup    chan struct{}      // buffered; the lock may have changed, so it must be listed again
 	blockedBy string             // key of the node that this claim waits for, if that is a claim of the same session

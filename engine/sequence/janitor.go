@@ -11,6 +11,10 @@ import (
 // watched. Claims that are released at once cost no watch.
 const watchDelay = 100 * time.Millisecond
 
+// waiterWatchDelay is how long a claim waits for the lock before its own node is watched, too. On a lock that many want,
+// a watch per turn would be a third of what the turn costs. Until then a waiter that is broken does not learn of it.
+const waiterWatchDelay = time.Second
+
 // checkRetryDelay is how long the janitor waits before it repeats a check that has failed. It waits twice as long after
 // each further failure, up to maxCheckRetryDelay.
 const (
@@ -111,8 +115,13 @@ func (s *session) startDueWatches() {
 	var stand []*claim
 	if len(s.newerUnwatched)+len(s.olderUnwatched) > 0 && e.clock.Since(s.unwatchedSplit) >= watchDelay {
 		for _, cl := range s.olderUnwatched {
+			isDue := s.has(cl) && !cl.watch.started && cl.loss == nil
+			if isDue && e.hasJustBegunToWait(cl) {
+				s.newerUnwatched = append(s.newerUnwatched, cl)
+				continue
+			}
 			cl.watch.scheduled = false
-			if s.has(cl) && !cl.watch.started && cl.loss == nil {
+			if isDue {
 				stand = append(stand, cl)
 			}
 		}
@@ -126,6 +135,13 @@ func (s *session) startDueWatches() {
 	for _, cl := range stand {
 		e.watchOwnNode(cl)
 	}
+}
+
+// hasJustBegunToWait reports whether a claim waits for its lock, and has not for waiterWatchDelay. It is called with mu
+// held.
+func (e *Engine) hasJustBegunToWait(cl *claim) bool {
+	_, waits := e.waiting[cl.name][cl.acquire]
+	return waits && e.clock.Since(cl.acquire.turn.since) < waiterWatchDelay
 }
 
 // checkChangedNodes reads the nodes that may have changed. A claim whose Add is under way is left out: its node is not

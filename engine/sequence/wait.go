@@ -104,6 +104,7 @@ func (e *Engine) addWaiter(a *acquisition) (remove func()) {
 		e.waiting[a.Name] = all
 	}
 	all[a] = struct{}{}
+	a.turn.since = e.clock.Now()
 	select {
 	case <-a.turn.snapshots: // left from an earlier wait
 	default:

@@ -472,12 +472,9 @@ func (ln *listener) wake(what wanted, name string, row record.Row) {
 	}
 }
 
-// changed counts a change, and notifies the waiters. One that has brought a row which this client knows already, since
-// it has written that itself, is none. It is called with the listener's mu held.
+// changed counts a change, which may be this client's own, and notifies the waiters. It is called with the listener's mu
+// held.
 func (of *nameInterest) changed(row record.Row) {
-	if row.Version != "" && of.known == (knownVersion{true, row.Version, of.changes}) {
-		return
-	}
 	of.changes++
 	of.row, of.known = row, knownVersion{row.Version != "", row.Version, of.changes}
 	for s := range of.subscriptions {
