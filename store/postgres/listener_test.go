@@ -265,7 +265,7 @@ func TestNoticedRow(t *testing.T) {
 }
 
 // TestForgedNotice: a client that may not write sends a notification with a record that says that the lock is free. The
-// waiter writes in vain.
+// waiter writes, and is refused.
 func TestForgedNotice(t *testing.T) {
 	t.Parallel()
 	one, two := openTables(t, "forged")
@@ -304,7 +304,7 @@ func TestForgedNotice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the waiter has written in vain", func() bool {
+	eventually(t, "the waiter was refused", func() bool {
 		return two.contended[bucket].Load() > 0 || len(granted) > 0
 	})
 	if err := storetest.Renew(t, holder, held).Err; err != nil {
