@@ -22,13 +22,18 @@ const binaryPath = "usr/bin/holdfast"
 // nobody is a user without rights, by the number that is usual in small images.
 const nobody = "65532:65532"
 
-// writeImage writes an image that contains the command and the root certificates that TLS needs, and nothing else.
+// writeImage writes an image that contains the command, its licenses and the root certificates that TLS needs, and nothing
+// else.
 func writeImage(binary, version, arch, file string, date time.Time) error {
 	data, err := os.ReadFile(binary)
 	if err != nil {
 		return err
 	}
-	files, err := imageFiles(data, date)
+	licenses, err := readLicenses(binary)
+	if err != nil {
+		return err
+	}
+	files, err := imageFiles(data, licenses, date)
 	if err != nil {
 		return err
 	}
@@ -73,7 +78,7 @@ func writeImage(binary, version, arch, file string, date time.Time) error {
 }
 
 // imageFiles is a tar archive of the image's files.
-func imageFiles(binary []byte, date time.Time) ([]byte, error) {
+func imageFiles(binary, licenses []byte, date time.Time) ([]byte, error) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	for _, f := range []struct {
@@ -89,6 +94,10 @@ func imageFiles(binary []byte, date time.Time) ([]byte, error) {
 		{"usr/", 0o755, nil},
 		{"usr/bin/", 0o755, nil},
 		{binaryPath, 0o755, binary},
+		{"usr/share/", 0o755, nil},
+		{"usr/share/licenses/", 0o755, nil},
+		{"usr/share/licenses/holdfast/", 0o755, nil},
+		{"usr/share/licenses/holdfast/" + licensesFile, 0o644, licenses},
 	} {
 		header := &tar.Header{Typeflag: tar.TypeReg, Name: f.name, Mode: f.mode, ModTime: date}
 		header.Size = int64(len(f.data))

@@ -38,12 +38,16 @@ func writeJavaEngine(dir, target, binary, sbom, version, out string, date time.T
 	if err != nil {
 		return err
 	}
+	licenses, err := readLicenses(binary)
+	if err != nil {
+		return err
+	}
 	platform := strings.ReplaceAll(target, "_", "-")
 	sum := sha256.Sum256(command)
 	at := "META-INF/holdfast/" + platform + "/holdfast"
 	name := "holdfast-engine-" + platform
 	files := []jarFile{{at, command}, {at + ".sha256", []byte(hex.EncodeToString(sum[:]) + "\n")},
-		{"META-INF/sbom/holdfast.cdx.json", modules}}
+		{"META-INF/sbom/holdfast.cdx.json", modules}, {"META-INF/" + licensesFile, licenses}}
 	if err := packJar(filepath.Join(out, name+"-"+version+".jar"), version, files, date); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@
 //	                                         $VERSION and $ARCH
 //	dist image BINARY VERSION ARCH FILE      an image for containers, which docker load and podman load read
 //	dist sbom BINARY VERSION FILE            the modules in a binary, in the format of CycloneDX
+//	dist licenses BINARY FILE                the licenses and notices of these modules
 //	dist wheel DIR SOURCE VERSION TAG OUT [BINARY SBOM]
 //	                                         a package for Python in OUT: DIR has METADATA and README.md, and SOURCE the
 //	                                         modules; with a command, TAG names its platform
@@ -17,7 +18,7 @@
 //	dist jar-engine DIR TARGET BINARY SBOM VERSION OUT
 //	                                         a jar with the command for TARGET, and its description
 //
-// ARCH is an architecture as Go calls it.
+// ARCH is an architecture as Go calls it. Next to each BINARY that goes into an artifact is its LICENSES.txt.
 package main
 
 import (
@@ -48,6 +49,8 @@ func run(args []string) error {
 		return writeImage(args[1], args[2], args[3], args[4], date)
 	case len(args) == 4 && args[0] == "sbom":
 		return writeSBOM(args[1], args[2], args[3], date)
+	case len(args) == 3 && args[0] == "licenses":
+		return writeLicenses(args[1], args[2])
 	case len(args) == 6 && args[0] == "wheel":
 		return writeWheel(args[1], args[2], args[3], args[4], args[5], "", "", date)
 	case len(args) == 8 && args[0] == "wheel":
@@ -62,7 +65,7 @@ func run(args []string) error {
 		return writeJavaEngine(args[1], args[2], args[3], args[4], args[5], args[6], date)
 	}
 	return errors.New("the arguments are packages CONFIG VERSION ARCH DIR, image BINARY VERSION ARCH FILE, " +
-		"sbom BINARY VERSION FILE, wheel DIR SOURCE VERSION TAG OUT [BINARY SBOM], npm-client DIR COMPILED VERSION OUT, " +
+		"sbom BINARY VERSION FILE, licenses BINARY FILE, wheel DIR SOURCE VERSION TAG OUT [BINARY SBOM], npm-client DIR COMPILED VERSION OUT, " +
 		"npm-engine TARGET BINARY SBOM VERSION OUT, jar-client DIR COMPILED VERSION OUT, " +
 		"or jar-engine DIR TARGET BINARY SBOM VERSION OUT")
 }

@@ -81,7 +81,8 @@ func writeNPMEngine(target, binary, sbom, version, out string, date time.Time) e
 	for _, f := range []struct {
 		from, to string
 		mode     int64
-	}{{binary, "bin/holdfast", 0o755}, {sbom, "sbom.cdx.json", 0o644}} {
+	}{{binary, "bin/holdfast", 0o755}, {sbom, "sbom.cdx.json", 0o644},
+		{filepath.Join(filepath.Dir(binary), licensesFile), licensesFile, 0o644}} {
 		data, err := os.ReadFile(f.from)
 		if err != nil {
 			return err

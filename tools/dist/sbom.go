@@ -27,25 +27,35 @@ func writeSBOM(binary, version, file string, date time.Time) error {
 
 	command := component(info.Path, version, cyclonedx.ComponentTypeApplication)
 	command.Hashes = &[]cyclonedx.Hash{{Algorithm: cyclonedx.HashAlgoSHA256, Value: hex.EncodeToString(sum[:])}}
-	command.Licenses = &cyclonedx.Licenses{{License: &cyclonedx.License{ID: "Apache-2.0"}}}
+	command.Licenses = licensesOf("Apache-2.0")
 	var settings []cyclonedx.Property
 	for _, s := range info.Settings {
 		settings = append(settings, cyclonedx.Property{Name: "go:build:" + s.Key, Value: s.Value})
 	}
 	command.Properties = &settings
 
-	components := []cyclonedx.Component{
-		component("std", strings.TrimPrefix(info.GoVersion, "go"), cyclonedx.ComponentTypeLibrary),
+	modules, err := readModules(info)
+	if err != nil {
+		return err
 	}
+	licenses := map[string][]string{}
+	for _, m := range modules {
+		licenses[m.name] = m.identifyLicenses()
+	}
+
+	std := component("std", strings.TrimPrefix(info.GoVersion, "go"), cyclonedx.ComponentTypeLibrary)
+	std.Licenses = licensesOf(licenses[modules[0].name]...)
+	components := []cyclonedx.Component{std}
 	for _, m := range info.Deps {
 		if m.Replace != nil {
 			m = m.Replace
 		}
-		v := m.Version
-		if m.Path == ours || strings.HasPrefix(m.Path, ours+"/") { // from this checkout
-			v = version
+		v, ids := m.Version, licenses[m.Path+"@"+m.Version]
+		if isOurs(m.Path) { // from this checkout
+			v, ids = version, []string{"Apache-2.0"}
 		}
 		c := component(m.Path, v, cyclonedx.ComponentTypeLibrary)
+		c.Licenses = licensesOf(ids...)
 		if m.Sum != "" {
 			c.Properties = &[]cyclonedx.Property{{Name: "go:sum", Value: m.Sum}}
 		}
@@ -64,6 +74,23 @@ func writeSBOM(binary, version, file string, date time.Time) error {
 		return err
 	}
 	return out.Close()
+}
+
+// isOurs reports whether a module is from this repository.
+func isOurs(modulePath string) bool {
+	return modulePath == ours || strings.HasPrefix(modulePath, ours+"/")
+}
+
+// licensesOf lists licenses by their names; nil if there are none.
+func licensesOf(ids ...string) *cyclonedx.Licenses {
+	if len(ids) == 0 {
+		return nil
+	}
+	var list cyclonedx.Licenses
+	for _, id := range ids {
+		list = append(list, cyclonedx.LicenseChoice{License: &cyclonedx.License{ID: id}})
+	}
+	return &list
 }
 
 // component names a module in the form of package URLs.

@@ -53,7 +53,8 @@ func writeWheel(dir, source, version, tag, out, binary, sbom string, date time.T
 		for _, f := range []struct {
 			from, to string
 			mode     fs.FileMode
-		}{{binary, name + "/bin/holdfast", 0o755}, {sbom, info + "sboms/holdfast.cdx.json", 0o644}} {
+		}{{binary, name + "/bin/holdfast", 0o755}, {sbom, info + "sboms/holdfast.cdx.json", 0o644},
+			{filepath.Join(filepath.Dir(binary), licensesFile), info + "licenses/" + licensesFile, 0o644}} {
 			data, err := os.ReadFile(f.from)
 			if err != nil {
 				return err
