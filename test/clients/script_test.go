@@ -74,7 +74,10 @@ func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	closeOnce(a.called)
 	s.mu.Unlock()
 	if gate != nil {
-		<-gate
+		select {
+		case <-gate:
+		case <-r.Context().Done():
+		}
 	}
 	time.Sleep(late)
 	w.WriteHeader(status)

@@ -233,6 +233,8 @@ final class Agent {
             reply.put("error", type.getSimpleName());
             reply.put("message", e.getMessage());
             if (e instanceof HoldfastException.LockLost lost) reply.put("cause", lost.reason());
+            if (e instanceof HoldfastException.TooSoon soon) reply.put("later", soon.retryAfter().toMillis() > 0);
+            if (e instanceof HoldfastException.LockTimeout held) reply.put("holders", held.holders().stream().map(Claim::owner).toList());
             if (e instanceof HoldfastException.LockHeld held) reply.put("holders", held.holders().stream().map(Claim::owner).toList());
         } catch (InterruptedException e) {
             reply.put("error", "Canceled");

@@ -192,8 +192,10 @@ async def answer(locks, command):
     except holdfast.HoldfastError as e:
         public = next(c.__name__ for c in type(e).__mro__ if c.__name__ in holdfast.__all__)
         reply = {"id": number, "error": public, "message": str(e), "cause": getattr(e, "cause", None)}
-        if isinstance(e, holdfast.LockHeld):
+        if isinstance(e, (holdfast.LockHeld, holdfast.LockTimeout)):
             reply["holders"] = [c.owner for c in e.holders]
+        if isinstance(e, holdfast.TooSoon):
+            reply["later"] = e.retry_after > 0
     except asyncio.CancelledError:
         reply = {"id": number, "error": "Canceled"}
     except Exception as e:

@@ -587,14 +587,14 @@ export class Ledger {
     if (!run.ended) await run.succeed(result ?? undefined);
   }
 
-  /** The runs of a key in the order in which they began, with their results. */
+  /** The runs of a key in the order in which they began, with their results: the last 10,000 at most. */
   async history(key: string): Promise<RunInfo[]> {
-    return listOf((await this.#client.call("GET", `${this.#path}/-?key=${quoted("a key", key)}`)).runs).map(runOf);
+    return listOf((await this.#client.call("GET", `${this.#path}/-?limit=10000&key=${quoted("a key", key)}`)).runs).map(runOf);
   }
 
-  /** The last run of each key. */
+  /** The last run of each key, in the order of the keys: 10,000 at most. */
   async list(prefix = ""): Promise<RunInfo[]> {
-    return listOf((await this.#client.call("GET", `${this.#path}?prefix=${quoted("a prefix", prefix)}`)).runs).map(runOf);
+    return listOf((await this.#client.call("GET", `${this.#path}?limit=10000&prefix=${quoted("a prefix", prefix)}`)).runs).map(runOf);
   }
 }
 

@@ -30,7 +30,12 @@ export class LockHeld extends HoldfastError {
 }
 
 /** The lock was not granted within waitMs. */
-export class LockTimeout extends HoldfastError {}
+export class LockTimeout extends HoldfastError {
+  /** Who held it at the end, as far as that is known. */
+  get holders(): Claim[] {
+    return listOf(this.problem.holders).map(claimOf);
+  }
+}
 
 /** The lock or the run has ended before its holder has ended it: somebody else may have it. */
 export class LockLost extends HoldfastError {

@@ -6,7 +6,7 @@ import { appendFileSync } from "node:fs";
 import { createInterface } from "node:readline";
 import { setTimeout as sleep } from "node:timers/promises";
 import {
-  type Lease, type Lock, type Run, type TimedLock, HoldfastError, LockHeld, LockLost, connect,
+  type Lease, type Lock, type Run, type TimedLock, HoldfastError, LockHeld, LockLost, LockTimeout, TooSoon, connect,
 } from "@holdfast/client";
 
 type Fields = Record<string, any>;
@@ -181,7 +181,8 @@ async function answer({ id, do: what, ...a }: Fields): Promise<Fields> {
     return {
       id, error: error.name, message: error.message,
       ...(error instanceof LockLost && { cause: error.reason }),
-      ...(error instanceof LockHeld && { holders: error.holders.map((c) => c.owner) }),
+      ...((error instanceof LockHeld || error instanceof LockTimeout) && { holders: error.holders.map((c) => c.owner) }),
+      ...(error instanceof TooSoon && { later: error.retryAfterMs > 0 }),
     };
   }
 }

@@ -530,13 +530,13 @@ class AsyncLedger:
         return run
 
     async def history(self, key: str) -> list[RunInfo]:
-        """The runs of a key in the order in which they began, with their results."""
-        answer = await self._client._call("GET", f"{self._path}/-?key={_quoted('a key', key)}")
+        """The runs of a key in the order in which they began, with their results: the last 10,000 at most."""
+        answer = await self._client._call("GET", f"{self._path}/-?limit=10000&key={_quoted('a key', key)}")
         return [run_of(r) for r in answer["runs"]]
 
     async def list(self, prefix: str = "") -> list[RunInfo]:
-        """The last run of each key."""
-        answer = await self._client._call("GET", f"{self._path}?prefix={_quoted('a prefix', prefix)}")
+        """The last run of each key, in the order of the keys: 10,000 at most."""
+        answer = await self._client._call("GET", f"{self._path}?limit=10000&prefix={_quoted('a prefix', prefix)}")
         return [run_of(r) for r in answer["runs"]]
 
 

@@ -34,7 +34,11 @@ class LockHeld(HoldfastError):
 
 
 class LockTimeout(HoldfastError):
-    """The lock was not granted within ``wait``."""
+    """The lock was not granted within ``wait``. ``holders`` says who held it at the end, as far as that is known."""
+
+    @property
+    def holders(self) -> list[Claim]:
+        return claims_of(self.problem.get("holders"))
 
 
 class LockLost(HoldfastError):

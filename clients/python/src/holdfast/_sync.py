@@ -331,11 +331,11 @@ class Ledger:
         return _run(begin(), lambda run: run._run.fail("the wait for it was interrupted"))
 
     def history(self, key: str) -> list[RunInfo]:
-        """The runs of a key in the order in which they began, with their results."""
+        """The runs of a key in the order in which they began, with their results: the last 10,000 at most."""
         return _run(self._ledger.history(key))
 
     def list(self, prefix: str = "") -> list[RunInfo]:
-        """The last run of each key."""
+        """The last run of each key, in the order of the keys: 10,000 at most."""
         return _run(self._ledger.list(prefix))
 
 

@@ -21,7 +21,7 @@ type claimBody struct {
 	Kind   holdfast.Kind `json:"kind"`
 	Shared bool          `json:"shared"`
 	Limit  int64         `json:"limit"`
-	Weight int64         `json:"weight"`
+	Weight *int64        `json:"weight"`
 	Fair   bool          `json:"fair"`
 	Newest bool          `json:"newest_only"`
 	TTL    *int64        `json:"ttl_ms"`
@@ -54,7 +54,7 @@ type claim struct {
 
 // newClaim checks what the library cannot check.
 func newClaim(r *http.Request, name string, b *claimBody) (c claim, err error) {
-	c = claim{name: name, kind: b.Kind, shared: b.Shared, limit: b.Limit, weight: b.Weight,
+	c = claim{name: name, kind: b.Kind, shared: b.Shared, limit: b.Limit,
 		opts: holdfast.LockOptions{Fair: b.Fair, NewestOnly: b.Newest, Meta: b.Note, Owner: b.Owner}}
 	if c.kind == "" {
 		c.kind = holdfast.KindMutex
@@ -67,11 +67,15 @@ func newClaim(r *http.Request, name string, b *claimBody) (c claim, err error) {
 		if c.limit == 0 {
 			return c, newProblem(codeInvalid, "a semaphore needs a limit of 1 or more")
 		}
-		if c.weight == 0 {
-			c.weight = 1
+		c.weight = 1
+		if b.Weight != nil {
+			c.weight = *b.Weight
+		}
+		if c.weight < 1 {
+			return c, newProblem(codeInvalid, "a weight must be 1 or more, not %d", c.weight)
 		}
 	case holdfast.KindMutex, holdfast.KindRW:
-		if c.limit != 0 || c.weight != 0 {
+		if c.limit != 0 || b.Weight != nil {
 			return c, newProblem(codeInvalid, "limit and weight are for the kind semaphore")
 		}
 	default:

@@ -223,7 +223,8 @@ func TestKinds(t *testing.T) {
 	s.hold("s", `{"kind": "semaphore", "limit": 3, "wait_ms": 0}`).next(eventAcquired)
 	s.refuse(codeMismatch, http.MethodPost, "/v1/locks/s/hold", `{"kind": "semaphore", "limit": 4, "wait_ms": 0}`)
 	for _, body := range []string{
-		`{"kind": "semaphore"}`, `{"kind": "mutex", "limit": 2}`, `{"kind": "rw", "weight": 2}`, `{"shared": true}`,
+		`{"kind": "semaphore"}`, `{"kind": "semaphore", "limit": 3, "weight": 0}`, `{"kind": "mutex", "limit": 2}`,
+		`{"kind": "rw", "weight": 2}`, `{"shared": true}`,
 		`{"kind": "x"}`, `{"ttl_ms": 0}`, `{"ttl_ms": -1}`, `{"ttl_ms": 9e18}`, `{"ttl_ms": "1s"}`, `{"wait_ms": -1}`,
 		`{"heartbeat_ms": 1}`, `{"on_shutdown": "x"}`, `{"unknown": 1}`, `[]`, `{} {}`, `{`, `{"owner": "a\u0000"}`,
 		`{"min_hold_ms": -1}`, `{"max_hold_ms": 1}`, `{"note": "` + strings.Repeat("x", 2000) + `"}`,

@@ -1,5 +1,6 @@
 package io.holdfast;
 
+import java.time.Duration;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -53,6 +54,11 @@ public class HoldfastException extends RuntimeException {
 
         LockTimeout(String message, Map<String, Object> problem) {
             super(message, problem);
+        }
+
+        /** Who held it at the end, as far as that is known. */
+        public List<Claim> holders() {
+            return Json.list(problem(), "holders").stream().map(Claim::of).toList();
         }
     }
 
@@ -237,6 +243,11 @@ public class HoldfastException extends RuntimeException {
 
         TooSoon(String message, Map<String, Object> problem) {
             super(message, problem);
+        }
+
+        /** After how long to try again. */
+        public Duration retryAfter() {
+            return Duration.ofMillis(Json.number(problem(), "retry_after_ms", 0));
         }
     }
 

@@ -121,13 +121,15 @@ public final class Ledger {
         else run.succeed(result);
     }
 
-    /** The runs of a key in the order in which they began, with their results. */
+    /** The runs of a key in the order in which they began, with their results: the last 10,000 at most. */
     public List<RunInfo> history(String key) {
-        return Json.list(client.call("GET", path + "/-" + Lock.query("key", key), null, true), "runs").stream().map(RunInfo::of).toList();
+        return Json.list(client.call("GET", path + "/-" + Lock.query("key", key) + "&limit=10000", null, true), "runs").stream()
+            .map(RunInfo::of).toList();
     }
 
-    /** The last run of each key that begins with the prefix. */
+    /** The last run of each key that begins with the prefix, in the order of the keys: 10,000 at most. */
     public List<RunInfo> list(String prefix) {
-        return Json.list(client.call("GET", path + Lock.query("prefix", prefix), null, true), "runs").stream().map(RunInfo::of).toList();
+        return Json.list(client.call("GET", path + Lock.query("prefix", prefix) + "&limit=10000", null, true), "runs").stream()
+            .map(RunInfo::of).toList();
     }
 }
