@@ -596,6 +596,10 @@ func (r *runner) doHere(s step) {
 		err = r.agents[of].cmd.Process.Signal(signals[s.Do])
 	case "stop-engine", "continue-engine", "kill-engine":
 		err = syscall.Kill(r.engineOf(of), signals[strings.TrimSuffix(s.Do, "-engine")])
+	case "has-no-engine":
+		if pid := r.findEngine(of); pid != 0 {
+			r.fail("the engine %d is still there", pid)
+		}
 	case "remove-socket":
 		err = os.RemoveAll(filepath.Dir(r.socketOf(of)))
 	case "cut":
