@@ -11,6 +11,7 @@ require (
 	github.com/go-redsync/redsync/v4 v4.18.1
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/go-zookeeper/zk v1.0.4
+	github.com/gofrs/flock v0.13.2
 	github.com/holdfast-go/holdfast v0.0.0
 	github.com/holdfast-go/holdfast/cmd/holdfast v0.0.0
 	github.com/holdfast-go/holdfast/prometheus v0.0.0

@@ -1,8 +1,9 @@
 // Package benchtest measures what locks on a store cost, in the same way for all stores: Holdfast's next to those of
 // other clients, and next to the floor, which is the least work on the same store that takes a lock and releases it.
 //
-// A benchmark named Locks has up to five setups. "alone", "own-keys", "one-key" and "processes" measure cycles (one
-// takes a lock and releases it), and "held" many locks that are held at a time.
+// A benchmark named Locks has up to six setups. "alone", "own-keys", "one-key" and "processes" measure cycles (one
+// takes a lock and releases it), "hand-overs" how long it takes until the next one has a lock that was released, and
+// "held" many locks that are held at a time.
 package benchtest
 
 import (
@@ -25,7 +26,11 @@ const TTL = 12 * time.Second
 
 const (
 	goroutines = 64 // of "own-keys" and "one-key"
-	processes  = 8  // of "processes", each with one goroutine
+	processes  = 8  // of "processes", each with one goroutine, and of "hand-overs"
+
+	// In "hand-overs" each process has so many goroutines, each of which holds the lock for so long.
+	processGoroutines = 8
+	holdTime          = time.Millisecond
 )
 
 var holdCount = flag.Int("hold", 1000, "how many locks a benchmark holds at a time")
@@ -39,14 +44,16 @@ const (
 	OwnKeys   Setup = "own-keys"  // 64 goroutines, each with a lock of its own
 	OneKey    Setup = "one-key"   // 64 goroutines of one process that want one lock
 	Processes Setup = "processes" // 8 processes that want one lock
-	Held      Setup = "held"      // many locks that one process holds
+	// HandOvers are 8 processes of 8 goroutines that want one lock, and hold it for a millisecond.
+	HandOvers Setup = "hand-overs"
+	Held      Setup = "held" // many locks that one process holds
 )
 
 var (
 	// Contended are the setups in which many want one lock.
-	Contended = []Setup{OneKey, Processes}
+	Contended = []Setup{OneKey, Processes, HandOvers}
 	// Cycles are the setups without many locks that are held.
-	Cycles = []Setup{Alone, OwnKeys, OneKey, Processes}
+	Cycles = []Setup{Alone, OwnKeys, OneKey, Processes, HandOvers}
 )
 
 // Locker is one way to take locks.
@@ -58,6 +65,8 @@ type Locker struct {
 
 	queued bool // those who want one lock queue in the process, because the locker does not wait
 }
+
+func (l *Locker) isIn(s Setup) bool { return l.In == nil || slices.Contains(l.In, s) }
 
 // Lock waits until a lock is free, and takes it. caller is less than 64. Callers that wait at the same time in one
 // process have different numbers.
@@ -73,7 +82,7 @@ type Lease struct {
 }
 
 // Floor makes the locker of the least work. It need not wait for a lock that is held: where goroutines want one lock,
-// they queue in the process, and there are no other processes.
+// they queue in the process, and there are no other processes. [HandOverFloor] is the floor of "hand-overs".
 func Floor(open func(b testing.TB, address string) Cycle) Locker {
 	return Locker{Name: "floor", In: []Setup{Alone, OwnKeys, OneKey}, queued: true,
 		Open: func(b testing.TB, address string) Lock {
@@ -82,6 +91,11 @@ func Floor(open func(b testing.TB, address string) Cycle) Locker {
 				return Lease{Release: done}, cycle(ctx, name)
 			}
 		}}
+}
+
+// HandOverFloor makes the locker of the least work that hands a lock on from one process to the next one.
+func HandOverFloor(open func(b testing.TB, address string) Lock) Locker {
+	return Locker{Name: "floor", In: []Setup{HandOvers}, Open: open}
 }
 
 // Holdfast makes the lockers of Holdfast: a mutex, and a fair one where many want it. The address is the store's URL,
@@ -166,7 +180,7 @@ type Store struct {
 	// Start starts the store's servers, and returns the address with which lockers are opened, also in other processes.
 	Start func(b testing.TB) (address string)
 	// Requests returns how many requests the servers have had; nil if they do not count them.
-	Requests func(b testing.TB) int64
+	Requests func(ctx context.Context) (int64, error)
 	Lockers  []Locker
 	Without  []Setup // what the store cannot do
 }
@@ -187,7 +201,12 @@ func (s *Store) Run(b *testing.B) {
 	s.run(b, OneKey, func(b *testing.B, l Locker) {
 		s.runCycles(b, l, address, goroutines, func(int) string { return l.Name + "-one" })
 	})
-	s.run(b, Processes, func(b *testing.B, l Locker) { runProcesses(b, l, address) })
+	s.run(b, Processes, func(b *testing.B, l Locker) {
+		s.runProcesses(b, l, workerTask{Setup: Processes, Address: address, Callers: 1})
+	})
+	s.run(b, HandOvers, func(b *testing.B, l Locker) {
+		s.runProcesses(b, l, workerTask{Setup: HandOvers, Address: address, Callers: processGoroutines, Hold: holdTime})
+	})
 	s.run(b, Held, func(b *testing.B, l Locker) { s.runHeld(b, l, address) })
 }
 
@@ -198,7 +217,7 @@ func (s *Store) run(b *testing.B, setup Setup, measure func(b *testing.B, l Lock
 	}
 	b.Run(string(setup), func(b *testing.B) {
 		for _, l := range s.Lockers {
-			if l.In == nil || slices.Contains(l.In, setup) {
+			if l.isIn(setup) {
 				measure(b, l)
 			}
 		}

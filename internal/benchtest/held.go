@@ -66,7 +66,11 @@ func (s *Store) countRequests(b *testing.B) int64 {
 	if s.Requests == nil {
 		return 0
 	}
-	return s.Requests(b)
+	n, err := s.Requests(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	return n
 }
 
 // holdLocks takes as many locks as the flag says, 32 at a time.

@@ -12,6 +12,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/blockblob"
 
 	"github.com/holdfast-go/holdfast/internal/benchtest"
+	"github.com/holdfast-go/holdfast/internal/benchtest/requests"
 	"github.com/holdfast-go/holdfast/store/azure/azuretest"
 )
 
@@ -26,6 +27,7 @@ func BenchmarkLocks(b *testing.B) {
 			service.Decide = func(azuretest.Request) azuretest.Fate { return azuretest.Fate{ReplyDelay: 10 * time.Millisecond} }
 			return at(service)
 		},
+		Requests: requests.Added(func() string { return service.Counts() }),
 		Lockers: append([]benchtest.Locker{
 			benchtest.Floor(func(_ testing.TB, _ string) benchtest.Cycle { return openBenchFloor(service) }),
 			benchtest.Layout("lease", options),

@@ -3,6 +3,7 @@ package consul_test
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/holdfast-go/holdfast/internal/benchtest"
+	"github.com/holdfast-go/holdfast/internal/benchtest/requests"
 	_ "github.com/holdfast-go/holdfast/store/consul"
 	"github.com/holdfast-go/holdfast/store/consul/consultest"
 )
@@ -17,14 +19,20 @@ import (
 // BenchmarkLocks: the floor is the two writes that any lock under a session has to do; the key's LockIndex is its
 // token. The peer is the Lock of Consul's own client.
 func BenchmarkLocks(b *testing.B) {
+	var c *consultest.Cluster
 	s := benchtest.Store{
 		Start: func(b testing.TB) string {
-			c, err := consultest.Start(b.Context(), consultest.Options{})
-			if err != nil {
+			var err error
+			if c, err = consultest.Start(b.Context(), consultest.Options{HCL: []string{
+				`telemetry { prometheus_retention_time = "1h" disable_hostname = true }`}}); err != nil {
 				b.Fatal(err)
 			}
 			b.Cleanup(c.Close)
 			return c.URL()
+		},
+		Requests: func(ctx context.Context) (int64, error) { // requests that have ended
+			return requests.SumMetric(ctx, http.DefaultClient,
+				"http://"+c.Endpoints()[0]+"/v1/agent/metrics?format=prometheus", "consul_api_http_count")
 		},
 		Lockers: append([]benchtest.Locker{
 			benchtest.Floor(openBenchFloor),

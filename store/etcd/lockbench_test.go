@@ -1,13 +1,13 @@
 package etcd_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,13 +15,14 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 
 	"github.com/holdfast-go/holdfast/internal/benchtest"
+	"github.com/holdfast-go/holdfast/internal/benchtest/requests"
 	_ "github.com/holdfast-go/holdfast/store/etcd"
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
 )
 
 // BenchmarkLocks: the floor is one transaction and one delete. Next to it are the requests that a mutex of ours makes,
 // sent by nothing but etcd's client: what they cost more than the floor is their content, and what our mutex costs more
-// than they do is our code. The peer is etcd's own mutex.
+// than they do is our code. The peer is etcd's own mutex. Between processes the floor also waits: by one watch.
 func BenchmarkLocks(b *testing.B) {
 	var cluster *etcdtest.Cluster
 	s := benchtest.Store{
@@ -33,37 +34,24 @@ func BenchmarkLocks(b *testing.B) {
 			b.Cleanup(cluster.Close)
 			return "etcd://" + strings.Join(cluster.Endpoints(), ",")
 		},
-		Requests: func(b testing.TB) (n int64) {
-			for _, endpoint := range cluster.Endpoints() {
-				n += countMessages(b, endpoint)
+		Requests: func(ctx context.Context) (sum int64, err error) { // messages of clients
+			for _, at := range cluster.Endpoints() {
+				n, err := requests.SumMetric(ctx, http.DefaultClient, "http://"+at+"/metrics", "grpc_server_msg_received_total")
+				if err != nil {
+					return 0, err
+				}
+				sum += n
 			}
-			return n
+			return sum, nil
 		},
 		Lockers: append([]benchtest.Locker{
 			benchtest.Floor(openBenchFloor),
 			{Name: "floor-same-requests", In: []benchtest.Setup{benchtest.Alone, benchtest.OwnKeys}, Open: openSameRequests},
 			{Name: "concurrency", Open: openConcurrency},
+			benchtest.HandOverFloor(openWatchFloor),
 		}, benchtest.Holdfast("")...),
 	}
 	s.Run(b)
-}
-
-// countMessages returns how many messages a member has had from clients.
-func countMessages(b testing.TB, endpoint string) (n int64) {
-	r, err := http.Get("http://" + endpoint + "/metrics")
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer r.Body.Close()
-	for lines := bufio.NewScanner(r.Body); lines.Scan(); {
-		name, value, _ := strings.Cut(lines.Text(), " ")
-		if strings.HasPrefix(name, "grpc_server_msg_received_total{") {
-			var f float64
-			_, _ = fmt.Sscan(value, &f)
-			n += int64(f)
-		}
-	}
-	return n
 }
 
 func benchClient(b testing.TB, address string) *clientv3.Client {
@@ -96,6 +84,35 @@ func openBenchFloor(b testing.TB, address string) benchtest.Cycle {
 			_, err = c.Delete(ctx, key)
 		}
 		return err
+	}
+}
+
+// openWatchFloor waits until the key that was made before its own has gone. Nobody gives up, so the lock is its own
+// then. The revision at which its key was made is its token.
+func openWatchFloor(b testing.TB, address string) benchtest.Lock {
+	c := benchClient(b, address)
+	lease := benchSession(b, c).Lease()
+	var made atomic.Int64
+	return func(ctx context.Context, lock string, _ int) (benchtest.Lease, error) {
+		key := fmt.Sprintf("%s/%x.%d", lock, lease, made.Add(1))
+		release := func() error { _, err := c.Delete(ctx, key); return err }
+		r, err := c.Txn(ctx).Then(clientv3.OpGet(lock+"/", append(clientv3.WithLastCreate(), clientv3.WithKeysOnly())...),
+			clientv3.OpPut(key, "", clientv3.WithLease(lease))).Commit()
+		if err != nil || len(r.Responses[0].GetResponseRange().Kvs) == 0 {
+			return benchtest.Lease{Release: release}, err
+		}
+		before := string(r.Responses[0].GetResponseRange().Kvs[0].Key)
+		watching, stop := context.WithCancel(ctx)
+		defer stop()
+		for w := range c.Watch(watching, before, clientv3.WithRev(r.Header.Revision), clientv3.WithFilterPut()) {
+			if err := w.Err(); err != nil {
+				return benchtest.Lease{}, err
+			}
+			if len(w.Events) > 0 {
+				return benchtest.Lease{Release: release}, nil
+			}
+		}
+		return benchtest.Lease{}, errors.New("the watch has ended")
 	}
 }
 

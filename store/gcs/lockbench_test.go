@@ -10,6 +10,7 @@ import (
 	"google.golang.org/api/option"
 
 	"github.com/holdfast-go/holdfast/internal/benchtest"
+	"github.com/holdfast-go/holdfast/internal/benchtest/requests"
 	"github.com/holdfast-go/holdfast/store/gcs/gcstest"
 )
 
@@ -27,6 +28,7 @@ func BenchmarkLocks(b *testing.B) {
 			service.Decide = func(gcstest.Request) gcstest.Fate { return gcstest.Fate{Delay: 10 * time.Millisecond} }
 			return "gcs://" + bucket + "?anonymous=true&endpoint=" + service.URL
 		},
+		Requests: requests.Added(func() string { return service.Counts() }),
 		Lockers: append([]benchtest.Locker{
 			benchtest.Floor(func(b testing.TB, _ string) benchtest.Cycle { return openBenchFloor(b, service) }),
 			benchtest.Layout("gcslock", options), benchtest.Layout("vault", options),

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast/internal/benchtest"
+	"github.com/holdfast-go/holdfast/internal/benchtest/requests"
 	"github.com/holdfast-go/holdfast/store/kubernetes/kubernetestest"
 )
 
@@ -29,6 +30,11 @@ func BenchmarkLocks(b *testing.B) {
 				b.Fatal(err)
 			}
 			return "kubernetes://?kubeconfig=" + config
+		},
+		Requests: func(ctx context.Context) (int64, error) { // requests that have ended
+			client, stop := cluster.Client(kubernetestest.AllowAll, nil, nil)
+			defer stop()
+			return requests.SumMetric(ctx, client, cluster.Address()+"/metrics", "apiserver_request_total")
 		},
 		Lockers: append([]benchtest.Locker{
 			benchtest.Floor(func(b testing.TB, _ string) benchtest.Cycle { return openBenchFloor(b, cluster) }),

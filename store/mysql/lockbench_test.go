@@ -42,6 +42,15 @@ func BenchmarkLocks(b *testing.B) {
 			}
 			return server.URL()
 		},
+		Requests: func(ctx context.Context) (n int64, err error) { // statements
+			db, err := sql.Open("mysql", server.DSN())
+			if err != nil {
+				return 0, err
+			}
+			defer db.Close()
+			err = db.QueryRowContext(ctx, "show global status like 'Questions'").Scan(new(string), &n)
+			return n, err
+		},
 		Lockers: append([]benchtest.Locker{
 			benchtest.Floor(openBenchFloor),
 			{Name: "get-lock", In: benchtest.Cycles, Open: openGetLock}, // each lock that is held takes a connection

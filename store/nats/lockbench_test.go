@@ -10,7 +10,9 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	"github.com/holdfast-go/holdfast/internal/benchtest"
+	"github.com/holdfast-go/holdfast/internal/benchtest/requests"
 	_ "github.com/holdfast-go/holdfast/store/nats"
 	"github.com/holdfast-go/holdfast/store/nats/natstest"
 )
@@ -24,8 +26,14 @@ func BenchmarkLocks(b *testing.B) {
 		options natstest.Options
 	}{{"sync", natstest.Options{SyncAlways: true}}, {"lazy", natstest.Options{}}} {
 		b.Run(server.name, func(b *testing.B) {
+			var port string // for questions to the server
 			s := benchtest.Store{
 				Start: func(b testing.TB) string {
+					var err error
+					if port, err = servertest.FreePort(); err != nil {
+						b.Fatal(err)
+					}
+					server.options.Config = "http: 127.0.0.1:" + port
 					c, err := natstest.Start(b.Context(), server.options)
 					if err != nil {
 						b.Fatal(err)
@@ -33,7 +41,8 @@ func BenchmarkLocks(b *testing.B) {
 					b.Cleanup(c.Close)
 					return c.URL("locks")
 				},
-				Lockers: append(benchtest.Holdfast("create=true"), benchtest.Floor(openBenchFloor)),
+				Requests: func(ctx context.Context) (int64, error) { return requests.NATS(ctx, port) }, // messages
+				Lockers:  append(benchtest.Holdfast("create=true"), benchtest.Floor(openBenchFloor)),
 			}
 			s.Run(b)
 		})

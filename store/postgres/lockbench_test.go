@@ -2,9 +2,14 @@ package postgres_test
 
 import (
 	"context"
+	"crypto/rand"
+	"errors"
 	"fmt"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -21,6 +26,15 @@ const (
 	floorTake = `insert into floor values ($1, 1, now() + interval '12 seconds') on conflict (name)
 		do update set token = floor.token + 1, ends = excluded.ends where floor.ends < now() returning token`
 	floorRelease = `update floor set ends = '-infinity' where name = $1 and token = $2`
+
+	// Between processes the least is one statement that enters the queue, whose number is the token, and one that hands
+	// the lock to the next one and notifies it.
+	lineTable = `create table line (name text primary key, token bigint not null, ids text[] not null)
+		with (fillfactor = 50)`
+	lineEnter = `insert into line values ($1, 1, array[$2]) on conflict (name)
+		do update set ids = line.ids || excluded.ids, token = line.token + 1 returning ids[1] = $2`
+	lineLeave = `with left_by as (update line set ids = ids[2:] where name = $1 and ids[1] = $2 returning ids[1] as next)
+		select pg_notify(split_part(next, '.', 1), next) from left_by where next is not null`
 )
 
 // BenchmarkLocks: next to the floor is an advisory lock, which has no TTL and no token, and writes nothing. All have
@@ -30,26 +44,26 @@ func BenchmarkLocks(b *testing.B) {
 	s := benchtest.Store{
 		Start: func(b testing.TB) string {
 			var err error
-			if server, err = pgtest.Start("max_connections=100"); err != nil {
+			if server, err = pgtest.Start("max_connections=100", "shared_preload_libraries=pg_stat_statements"); err != nil {
 				b.Fatal(err)
 			}
 			b.Cleanup(server.Stop)
-			if err := server.Exec(floorTable); err != nil {
+			if err := server.Exec(floorTable + "; " + lineTable + "; create extension pg_stat_statements"); err != nil {
 				b.Fatal(err)
 			}
 			return server.URL("test") + "?sslmode=disable&pool_max_conns=4"
 		},
-		Requests: func(b testing.TB) int64 {
-			text, err := server.QueryValue("select xact_commit from pg_stat_database where datname = 'postgres'")
-			if err != nil {
-				b.Fatal(err)
+		Requests: func(context.Context) (n int64, err error) { // statements
+			text, err := server.QueryValue("select sum(calls)::bigint from pg_stat_statements")
+			if err == nil {
+				n, err = strconv.ParseInt(text, 10, 64)
 			}
-			n, _ := strconv.ParseInt(text, 10, 64)
-			return n
+			return n, err
 		},
 		Lockers: append(append([]benchtest.Locker{
 			benchtest.Floor(openBenchFloor),
 			{Name: "advisory", In: benchtest.Cycles, Open: openAdvisory}, // each lock that is held takes a connection
+			benchtest.HandOverFloor(openLine),
 		}, benchtest.Holdfast("create=true")...), benchtest.Queues("create=true")...),
 	}
 	s.Run(b)
@@ -76,6 +90,53 @@ func openBenchFloor(b testing.TB, address string) benchtest.Cycle {
 			err = fmt.Errorf("the lock %s was not held", lock)
 		}
 		return err
+	}
+}
+
+// openLine listens on a connection of its own.
+func openLine(b testing.TB, address string) benchtest.Lock {
+	pool := benchPool(b, address)
+	c, err := pool.Acquire(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	listener, session := c.Hijack(), rand.Text()
+	if _, err := listener.Exec(b.Context(), `listen "`+session+`"`); err != nil {
+		b.Fatal(err)
+	}
+	var waiting sync.Map // id -> channel
+	waitingOf := func(id string) chan struct{} {
+		notified, _ := waiting.LoadOrStore(id, make(chan struct{}, 1))
+		return notified.(chan struct{})
+	}
+	ctx, stop := context.WithCancel(b.Context())
+	b.Cleanup(stop)
+	go func() {
+		defer listener.Close(context.WithoutCancel(ctx))
+		for {
+			n, err := listener.WaitForNotification(ctx)
+			if err != nil {
+				return
+			}
+			waitingOf(n.Payload) <- struct{}{}
+		}
+	}()
+	var made atomic.Int64
+	return func(ctx context.Context, name string, _ int) (benchtest.Lease, error) {
+		id := fmt.Sprint(session, ".", made.Add(1))
+		defer waiting.Delete(id)
+		isFirst := false
+		if err := pool.QueryRow(ctx, lineEnter, name, id).Scan(&isFirst); err != nil {
+			return benchtest.Lease{}, err
+		}
+		if !isFirst {
+			select {
+			case <-waitingOf(id):
+			case <-time.After(benchtest.TTL):
+				return benchtest.Lease{}, errors.New("nobody handed it on")
+			}
+		}
+		return benchtest.Lease{Release: func() error { _, err := pool.Exec(ctx, lineLeave, name, id); return err }}, nil
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	sdk "github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"github.com/holdfast-go/holdfast/internal/benchtest"
+	"github.com/holdfast-go/holdfast/internal/benchtest/requests"
 	"github.com/holdfast-go/holdfast/store/s3/s3test"
 )
 
@@ -27,6 +28,7 @@ func BenchmarkLocks(b *testing.B) {
 			service.Decide = func(s3test.Request) s3test.Fate { return s3test.Fate{Delay: 10 * time.Millisecond} }
 			return "s3://" + bucket + "/locks/?endpoint=" + service.URL
 		},
+		Requests: requests.Added(func() string { return service.Counts() }),
 		Lockers: append([]benchtest.Locker{
 			benchtest.Floor(func(testing.TB, string) benchtest.Cycle { return openBenchFloor(service) }),
 		}, benchtest.Holdfast("")...),

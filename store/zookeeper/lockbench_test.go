@@ -3,6 +3,7 @@ package zookeeper_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,8 +15,9 @@ import (
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
 )
 
-// BenchmarkLocks: the floor is a create, a listing and a delete, one after the other, by go-zookeeper. The peer is the
-// lock of that client. All are clients of one server of three, the leader.
+// BenchmarkLocks: the floor is a create, a listing and a delete, one after the other, by go-zookeeper. Between processes
+// it also waits, until the node before its own has gone. The peer is the lock of that client. All are clients of one
+// server of three, the leader.
 func BenchmarkLocks(b *testing.B) {
 	var ensemble *zktest.Ensemble
 	s := benchtest.Store{
@@ -31,19 +33,20 @@ func BenchmarkLocks(b *testing.B) {
 			}
 			return "zookeeper://" + leader.Endpoint
 		},
-		Requests: func(b testing.TB) (n int64) {
+		Requests: func(ctx context.Context) (sum int64, err error) { // packets of clients
 			for _, endpoint := range ensemble.Endpoints() {
-				packets, err := zktest.CountPackets(b.Context(), endpoint)
+				n, err := zktest.CountPackets(ctx, endpoint)
 				if err != nil {
-					b.Fatal(err)
+					return 0, err
 				}
-				n += packets
+				sum += n
 			}
-			return n
+			return sum, nil
 		},
 		Lockers: append([]benchtest.Locker{
 			benchtest.Floor(openBenchFloor),
 			{Name: "go-zookeeper", Open: openGoZookeeper},
+			benchtest.HandOverFloor(openWatchFloor),
 			benchtest.Layout("plain", ""),
 		}, benchtest.Holdfast("")...),
 	}
@@ -65,23 +68,56 @@ func benchClient(b testing.TB, address string) *gozk.Conn {
 }
 
 func openBenchFloor(b testing.TB, address string) benchtest.Cycle {
-	c, acl := benchClient(b, address), gozk.WorldACL(gozk.PermAll)
-	var folders sync.Map
+	c := benchClient(b, address)
+	enter := enterFolders(c)
 	return func(_ context.Context, lock string) error {
-		folder := "/" + lock
-		if _, made := folders.LoadOrStore(folder, true); !made {
-			if _, err := c.Create(folder, nil, 0, acl); err != nil && !errors.Is(err, gozk.ErrNodeExists) {
-				return err
-			}
-		}
-		path, err := c.Create(folder+"/lock-", nil, gozk.FlagEphemeral|gozk.FlagSequence, acl)
-		if err == nil {
-			_, _, err = c.Children(folder)
-		}
+		path, _, err := enter("/" + lock)
 		if err == nil {
 			err = c.Delete(path, -1)
 		}
 		return err
+	}
+}
+
+// enterFolders returns a function that makes a node in a folder, and the folder when it is new, and lists the nodes.
+func enterFolders(c *gozk.Conn) func(folder string) (path string, nodes []string, err error) {
+	acl := gozk.WorldACL(gozk.PermAll)
+	var folders sync.Map
+	return func(folder string) (path string, nodes []string, err error) {
+		if _, made := folders.LoadOrStore(folder, true); !made {
+			if _, err := c.Create(folder, nil, 0, acl); err != nil && !errors.Is(err, gozk.ErrNodeExists) {
+				return "", nil, err
+			}
+		}
+		path, err = c.Create(folder+"/lock-", nil, gozk.FlagEphemeral|gozk.FlagSequence, acl)
+		if err == nil {
+			nodes, _, err = c.Children(folder)
+		}
+		return path, nodes, err
+	}
+}
+
+// openWatchFloor waits until the node before its own has gone. Nobody gives up, so the lock is its own then. The number
+// of its node is its token.
+func openWatchFloor(b testing.TB, address string) benchtest.Lock {
+	c := benchClient(b, address)
+	enter := enterFolders(c)
+	return func(_ context.Context, lock string, _ int) (benchtest.Lease, error) {
+		path, nodes, err := enter("/" + lock)
+		if err != nil {
+			return benchtest.Lease{}, err
+		}
+		slices.Sort(nodes)
+		lease := benchtest.Lease{Release: func() error { return c.Delete(path, -1) }}
+		i := slices.Index(nodes, strings.TrimPrefix(path, "/"+lock+"/"))
+		if i < 1 {
+			return lease, nil
+		}
+		there, _, gone, err := c.ExistsW("/" + lock + "/" + nodes[i-1])
+		if err == nil && there {
+			err = (<-gone).Err
+		}
+		return lease, err
 	}
 }
 

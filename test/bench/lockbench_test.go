@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -13,6 +14,9 @@ import (
 	_ "github.com/holdfast-go/holdfast/store/file"
 	_ "github.com/holdfast-go/holdfast/store/memory"
 )
+
+// filePeers are other clients of files.
+var filePeers []benchtest.Locker
 
 // BenchmarkLocks, on the stores that need no server. The floor of the memory is a Go mutex and a counter; that of files
 // is a file's flock, and a token that is read from the file and written to it.
@@ -29,8 +33,8 @@ func BenchmarkLocks(b *testing.B) {
 	b.Run("file", func(b *testing.B) {
 		s := benchtest.Store{
 			Start: func(b testing.TB) string { return "file://" + b.TempDir() + "/store" },
-			Lockers: append(append([]benchtest.Locker{{Name: "floor", Open: openFlock}}, benchtest.Holdfast("")...),
-				benchtest.Queues("")...),
+			Lockers: slices.Concat([]benchtest.Locker{{Name: "floor", Open: openFlock}}, filePeers,
+				benchtest.Holdfast(""), benchtest.Queues("")),
 		}
 		s.Run(b)
 	})

@@ -36,21 +36,17 @@ func BenchmarkLocks(b *testing.B) {
 			b.Cleanup(server.Stop)
 			return "redis://" + server.Addr
 		},
-		Requests: func(b testing.TB) int64 {
-			n, err := server.CountScripts()
-			if err != nil {
-				b.Fatal(err)
-			}
-			return n
-		},
+		Requests: func(context.Context) (int64, error) { return server.CountScripts() },
 		Lockers: append([]benchtest.Locker{
 			benchtest.Floor(openScripts(floorTimedTake, floorNotifyingRelease)),
 			scriptsWithoutClock(),
-			{Name: "hand-over", In: benchtest.Contended, Open: openHandOver(false)},
+			{Name: "hand-over", In: []benchtest.Setup{benchtest.OneKey, benchtest.Processes}, Open: openHandOver(false)},
 			{Name: "hand-over-confirmed", In: benchtest.Contended, Open: openHandOver(true)},
+			benchtest.HandOverFloor(openHandOver(false)),
 			{Name: "redsync", Open: openRedsync},
 			{Name: "redislock", Open: openRedislock},
-			{Name: "rueidislock", Open: openRueidislock},
+			{Name: "rueidislock", Open: openRueidislock(false)},
+			{Name: "rueidislock-no-loop", Open: openRueidislock(true)},
 		}, benchtest.Holdfast("")...),
 	}
 	s.Run(b)
@@ -202,30 +198,38 @@ func openRedislock(b testing.TB, address string) benchtest.Lock {
 	}
 }
 
-func openRueidislock(b testing.TB, address string) benchtest.Lock {
-	l, err := rueidislock.NewLocker(rueidislock.LockerOption{KeyMajority: 1, NoLoopTracking: true,
-		KeyValidity: benchtest.TTL, ExtendInterval: benchtest.TTL / 3,
-		ClientOption: rueidis.ClientOption{InitAddress: []string{hostOf(address)}}})
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(l.Close)
-	return func(ctx context.Context, name string, _ int) (benchtest.Lease, error) {
-		// Its wait misses a wake-up now and then, and would never end. So it is bounded, and repeated.
-		for {
-			bounded, cancel := context.WithCancel(ctx)
-			wake := time.AfterFunc(time.Second, cancel)
-			_, release, err := l.WithContext(bounded, name)
-			switch {
-			case err == nil && wake.Stop():
-				return benchtest.Lease{Release: func() error { release(); cancel(); return nil }}, nil
-			case err == nil:
-				release()
-			case bounded.Err() == nil || ctx.Err() != nil:
-				cancel()
-				return benchtest.Lease{}, err
-			}
-			cancel()
+// openRueidislock makes rueidislock's locker, as it is by default or with NoLoopTracking, by which the server need not
+// tell a client of its own writes.
+func openRueidislock(noLoop bool) func(testing.TB, string) benchtest.Lock {
+	return func(b testing.TB, address string) benchtest.Lock {
+		l, err := rueidislock.NewLocker(rueidislock.LockerOption{KeyMajority: 1, NoLoopTracking: noLoop,
+			KeyValidity: benchtest.TTL, ExtendInterval: benchtest.TTL / 3,
+			ClientOption: rueidis.ClientOption{InitAddress: []string{hostOf(address)}}})
+		if err != nil {
+			b.Fatal(err)
 		}
+		b.Cleanup(l.Close)
+		return func(ctx context.Context, name string, _ int) (benchtest.Lease, error) {
+			return lockRueidis(ctx, l, name)
+		}
+	}
+}
+
+// lockRueidis bounds the locker's wait, and repeats it: it misses a wake-up now and then, and would never end.
+func lockRueidis(ctx context.Context, l rueidislock.Locker, name string) (benchtest.Lease, error) {
+	for {
+		bounded, cancel := context.WithCancel(ctx)
+		wake := time.AfterFunc(time.Second, cancel)
+		_, release, err := l.WithContext(bounded, name)
+		switch {
+		case err == nil && wake.Stop():
+			return benchtest.Lease{Release: func() error { release(); cancel(); return nil }}, nil
+		case err == nil:
+			release()
+		case bounded.Err() == nil || ctx.Err() != nil:
+			cancel()
+			return benchtest.Lease{}, err
+		}
+		cancel()
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
+	"github.com/holdfast-go/holdfast/internal/benchtest/requests"
 	"github.com/holdfast-go/holdfast/store/azure/azuretest"
 	"github.com/holdfast-go/holdfast/store/consul/consultest"
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
@@ -151,7 +152,7 @@ func startEtcd(ctx context.Context) (*server, error) {
 	}
 	count := func(ctx context.Context, _ workers) (sum int64, err error) {
 		for _, at := range c.Endpoints() {
-			n, err := sumMetric(ctx, http.DefaultClient, "http://"+at+"/metrics", "grpc_server_msg_received_total")
+			n, err := requests.SumMetric(ctx, http.DefaultClient, "http://"+at+"/metrics", "grpc_server_msg_received_total")
 			if err != nil {
 				return 0, err
 			}
@@ -238,13 +239,7 @@ func startNATS(ctx context.Context) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	count := func(ctx context.Context, _ workers) (int64, error) {
-		var varz struct {
-			InMsgs int64 `json:"in_msgs"`
-		}
-		err := getJSON(ctx, "http://127.0.0.1:"+port+"/varz", &varz)
-		return varz.InMsgs, err
-	}
+	count := counter(func(ctx context.Context) (int64, error) { return requests.NATS(ctx, port) })
 	return &server{c.URL("locks") + "?create=true", count, c.Close}, nil
 }
 
@@ -272,12 +267,8 @@ func startDynamoDB(ctx context.Context) (*server, error) {
 
 func startGCS(context.Context) (*server, error) {
 	s := gcstest.Start("locks")
-	var sum int64
-	count := func(context.Context, workers) (int64, error) {
-		sum += sumCounts(s.Counts())
-		return sum, nil
-	}
-	return &server{"gcs://locks?anonymous=true&endpoint=" + url.QueryEscape(s.URL), count, s.Stop}, nil
+	return &server{"gcs://locks?anonymous=true&endpoint=" + url.QueryEscape(s.URL),
+		counter(requests.Added(s.Counts)), s.Stop}, nil
 }
 
 func startAzure(ctx context.Context) (*server, error) {
@@ -291,25 +282,8 @@ func startAzure(ctx context.Context) (*server, error) {
 		return nil, err
 	}
 	_ = os.Setenv("AZURE_STORAGE_KEY", azuretest.Key)
-	var sum int64
-	count := func(context.Context, workers) (int64, error) {
-		sum += sumCounts(proxy.Counts())
-		return sum, nil
-	}
 	at := "azure://" + azuretest.Account + "/locks?endpoint=" + url.QueryEscape(proxy.URL)
-	return &server{at, count, func() { proxy.Close(); s.Stop() }}, nil
-}
-
-// sumCounts adds the numbers in a text such as "read 2, write 1".
-func sumCounts(counts string) (sum int64) {
-	for part := range strings.SplitSeq(counts, ", ") {
-		var kind string
-		var n int64
-		if _, err := fmt.Sscan(part, &kind, &n); err == nil {
-			sum += n
-		}
-	}
-	return sum
+	return &server{at, counter(requests.Added(proxy.Counts)), func() { proxy.Close(); s.Stop() }}, nil
 }
 
 func startS3(context.Context) (*server, error) {
