@@ -56,7 +56,7 @@ type rowSource int
 
 const (
 	fromMemory rowSource = iota // this client remembers it, from an earlier call
-	fromNotice                  // a notice has brought it during this call, and may have been late
+	fromOthers                  // a notice, or another call of this client, has brought it during this call; it may be late
 	fromStore                   // it was loaded or written in this call
 )
 
@@ -207,8 +207,8 @@ func (a *acquire) step(ctx context.Context) (grant driver.Grant, done bool, err 
 	next := a.rec.clone()
 	mine, err := a.addClaim(next, a.ownClaim(), a.queue.joins, a.stepInput(a.row, a.rec))
 	switch {
-	case err != nil && a.source != fromStore: // an old row is no reason to refuse
-		return grant, false, a.loadRow(ctx)
+	case err != nil && a.source != fromStore && !(errors.Is(err, driver.ErrHeld) && a.canWaitUnread()):
+		return grant, false, a.loadRow(ctx) // an old row is no reason to refuse
 	case err != nil && next.Runs.lastRun().State != a.rec.Runs.lastRun().State:
 		return grant, false, a.writeAbandoned(ctx, next, err)
 	case errors.Is(err, driver.ErrHeld) && a.claim.Wait:
@@ -236,11 +236,17 @@ func (a *acquire) step(ctx context.Context) (grant driver.Grant, done bool, err 
 	return a.writeClaim(ctx, next, mine, since)
 }
 
+// canWaitUnread reports whether the claim can wait for a lock that is held as far as it was told: the hub is notified if
+// that is not so any more. Where it polls, a read is faster.
+func (a *acquire) canWaitUnread() bool {
+	return a.claim.Wait && a.source == fromOthers && a.watcher != nil
+}
+
 // joinsCrowd reports whether the claim comes to a queue to which other calls of this client write already. Then their
 // writer knows best how the record is. Whatever it refuses is looked at here.
 func (a *acquire) joinsCrowd() bool {
-	return a.source != fromStore && a.queue.joins && a.claim.Run == nil && a.info.WriteInterval == 0 && a.isShared(a.claim.Name) &&
-		a.rec.findClaim(a.claim.ID) == nil && !a.mustYield()
+	return a.source == fromMemory && a.queue.joins && a.claim.Run == nil && a.info.WriteInterval == 0 &&
+		a.isShared(a.claim.Name) && a.rec.findClaim(a.claim.ID) == nil && !a.mustYield()
 }
 
 // addClaim makes the step of the claim on a record: of a run in a ledger, and otherwise of a lock. A claim that is held
@@ -291,6 +297,9 @@ func (a *acquire) writeClaim(
 // useOutcome goes on from the outcome of a swap that had the claim's step.
 func (a *acquire) useOutcome(ctx context.Context, o stepOutcome) (grant driver.Grant, done bool, err error) {
 	switch err := o.err; {
+	case !o.made && o.rec == nil && o.refusedOn.rec != nil:
+		a.row, a.rec, a.source = o.refusedOn.row, o.refusedOn.rec, fromOthers
+		return grant, false, nil
 	case !o.made && o.rec == nil:
 		return grant, false, a.loadRow(ctx)
 	case !o.made:
@@ -508,7 +517,7 @@ func (a *acquire) useUpdate(u update) {
 		a.useRow(u.row, u.rec)
 		return
 	}
-	a.row, a.rec, a.source = u.row, u.rec, fromNotice
+	a.row, a.rec, a.source = u.row, u.rec, fromOthers
 }
 
 // handleConflict continues from the row that another client's write has left. rec is nil if the refusal did not bring

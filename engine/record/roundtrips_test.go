@@ -196,3 +196,54 @@ func TestRefusedWaiterLeaves(t *testing.T) {
 		}
 	})
 }
+
+// watchedTable is a countingTable that notifies, whose requests take a while, and whose conflicts return the current row.
+type watchedTable struct{ *countingTable }
+
+func (t watchedTable) Watcher() record.Watcher { return t.Table.Watcher() }
+
+func (t watchedTable) Load(ctx context.Context, name string) (record.Row, error) {
+	time.Sleep(500 * time.Microsecond)
+	return t.countingTable.Load(ctx, name)
+}
+
+func (t watchedTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	t.swaps.Add(1)
+	time.Sleep(500 * time.Microsecond)
+	return t.Table.Swap(ctx, row)
+}
+
+// TestPlainWaitersShareReads: of the goroutines that want one plain lock, those that do not get it wait for the next
+// change, and do not read the record each for itself.
+func TestPlainWaitersShareReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const clients, goroutines, turns = 2, 16, 10
+		m := fakeMemory()
+		var crowd sync.WaitGroup
+		var loads int64
+		for range clients {
+			table := watchedTable{&countingTable{Table: m.Table()}}
+			s := record.New(table)
+			defer s.Close()
+			defer func() { loads += table.loads.Load() }()
+			for range goroutines {
+				crowd.Go(func() {
+					for range turns {
+						c := storetest.Waiting(storetest.Mutex("m", time.Minute))
+						storetest.Acquire(t, s, c)
+						time.Sleep(time.Millisecond)
+						storetest.Release(t, s, c)
+					}
+				})
+			}
+		}
+		crowd.Wait()
+		t.Cleanup(func() {
+			perTurn := float64(loads) / clients / goroutines / turns
+			t.Logf("%.1f loads per turn", perTurn)
+			if perTurn > 5 { // ten if each reads
+				t.Errorf("%.1f loads per turn", perTurn)
+			}
+		})
+	})
+}

@@ -73,12 +73,13 @@ const (
 type stepOutcome struct {
 	// made reports whether the step was part of the swap. Otherwise there was nothing to write, on the record that it
 	// was made on. Then its call has to look at the row: this one if rec is not nil, and otherwise one that it loads.
-	made     bool
-	row      Row
-	rec      *Record        // from the swap, or from its refusal; nil if that brought none
-	since    driver.Instant // before the swap, and before the steps read any clock
-	replaces string         // the version that the swap expected
-	err      error          // what swapRecord returned; the outcome is unknown as for a swap of the call's own
+	made      bool
+	row       Row
+	rec       *Record        // from the swap, or from its refusal; nil if that brought none
+	refusedOn snapshot       // what this client knew, if no step of the group could be made on that; it may be old
+	since     driver.Instant // before the swap, and before the steps read any clock
+	replaces  string         // the version that the swap expected
+	err       error          // what swapRecord returned; the outcome is unknown as for a swap of the call's own
 }
 
 // groupSwap is one swap and the steps that it writes.
@@ -361,7 +362,7 @@ func (e *engine) takeWaiters(g *groupSwap) (steps []*groupStep) {
 // that each caller gets the answer to its own.
 func (e *engine) sendSwap(ctx context.Context, g *groupSwap) stepOutcome {
 	if !slices.ContainsFunc(g.steps, func(s *groupStep) bool { return s.made }) {
-		return stepOutcome{}
+		return stepOutcome{refusedOn: g.seen}
 	}
 	o := stepOutcome{since: g.since, replaces: g.seen.row.Version}
 	o.row, o.rec, o.err = e.swapRecord(ctx, g.seen, g.next, g.addsClaim)
@@ -395,6 +396,8 @@ func (e *engine) settleSteps(g *groupSwap, o stepOutcome) {
 			s.settle(made)
 		case o.err == nil || o.made:
 			s.settle(o)
+		case errors.Is(o.err, ErrConflict) && o.rec != nil: // what the refusal has brought spares it a read
+			s.settle(stepOutcome{row: o.row, rec: o.rec})
 		default:
 			s.settle(stepOutcome{})
 		}
