@@ -22,8 +22,9 @@ func waitAt(ctx context.Context, table record.Table, name, version string, place
 }
 
 // CheckNotices checks that a client in the queue of a record gets the notices of the swaps that name its session, and
-// no others. one and two are tables of two clients, in a store whose watches show each change once.
-func CheckNotices(t *testing.T, one, two record.Table) {
+// no others. one and two are tables of two clients, in a store whose watches show each change once. awaitShown waits until
+// the watch of two for claims in the queue of m has shown a version; nil: it is the one for all other claims as well.
+func CheckNotices(t *testing.T, one, two record.Table, awaitShown func(version string)) {
 	t.Helper()
 	session := two.Watcher().Session()
 	var row record.Row
@@ -38,10 +39,15 @@ func CheckNotices(t *testing.T, one, two record.Table) {
 		row.Name = "m"
 		return before
 	}
+	if awaitShown == nil {
+		awaitShown = func(string) {}
+	}
 	swap()
 	if err := WaitForChange(t.Context(), two, "m", swap()); err != nil { // from here on there is a watch
 		t.Fatal(err)
 	}
+	hasNotice(t, two, row.Version) // and one for claims in the queue
+	awaitShown(row.Version)
 	many := make([]string, 1000)
 	for i := range many {
 		many[i] = record.NewSession()
@@ -61,6 +67,7 @@ func CheckNotices(t *testing.T, one, two record.Table) {
 		if err := WaitForChange(t.Context(), two, "m", before); err != nil { // from here on the watch has shown it
 			t.Fatal(err)
 		}
+		awaitShown(row.Version)
 		if got := hasNotice(t, two, before); got != c.want {
 			t.Errorf("%s: notified %v, want %v", c.what, got, c.want)
 		}

@@ -455,7 +455,7 @@ func TestNotices(t *testing.T) {
 				t.Cleanup(func() { table.Close() })
 				return table
 			}
-			storetest.CheckNotices(t, open(), open())
+			storetest.CheckNotices(t, open(), open(), nil)
 			for _, place := range []record.Place{record.Outside, record.InQueue} {
 				storetest.CheckNoticedRow(t, open(), open(), place, []byte(`{"data":"äöü"}`), true)
 			}

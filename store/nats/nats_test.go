@@ -1342,7 +1342,19 @@ func TestNotices(t *testing.T) {
 	bucket := freshBucket()
 	one := openTable(t, connect(t, sharedServer(t)), bucket, Options{Create: true})
 	two := openTable(t, connect(t, sharedServer(t)), bucket, Options{})
-	storetest.CheckNotices(t, one, two)
+	storetest.CheckNotices(t, one, two, func(version string) {
+		t.Helper()
+		shown, err := parseVersion(version)
+		if err != nil {
+			t.Fatal(err)
+		}
+		storetest.Eventually(t, "the watch shows "+version, func() bool {
+			two.mu.Lock()
+			defer two.mu.Unlock()
+			w := two.watches[watched{"m", true}]
+			return w != nil && w.revision == shown.revision
+		})
+	})
 	storetest.CheckNoticedRow(t, one, two, record.Outside, []byte("\x00\xff"), true)
 	storetest.CheckNoticedRow(t, one, two, record.InQueue, []byte("\x00\xff"), false)
 }
