@@ -141,6 +141,39 @@ func TestReadBeforeBreak(t *testing.T) {
 	})
 }
 
+// TestShortWaitHasOneWatch: a claim that waits has a watch of the claim ahead, and of its own node only if it waits for
+// long.
+func TestShortWaitHasOneWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		holder, waiter := sequence.New(&memtree.Link{Server: server}), sequence.New(&memtree.Link{Server: server})
+		defer holder.Close()
+		defer waiter.Close()
+		held := storetest.Acquire(t, holder, mutex("m", watchedTTL))
+		time.Sleep(time.Second) // the holder's node is watched
+		server.TakeRequestCounts()
+		granted := make(chan error, 1)
+		go func() {
+			_, err := waiter.Acquire(t.Context(), storetest.Waiting(mutex("m", watchedTTL)))
+			granted <- err
+		}()
+		watches := 0
+		for _, want := range []struct {
+			after   time.Duration
+			watches int
+		}{{900 * time.Millisecond, 1}, {400 * time.Millisecond, 2}} {
+			time.Sleep(want.after)
+			if watches += server.TakeRequestCounts()["watch"]; watches != want.watches {
+				t.Errorf("%v later there were %d watches, want %d", want.after, watches, want.watches)
+			}
+		}
+		storetest.Release(t, holder, held.Claim)
+		if err := <-granted; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestCheckIsRepeated: a claim is broken, and the first reads that should find that out fail. They are repeated soon: a
 // waiting claim has no renewals, and a holder's next one may be far away.
 func TestCheckIsRepeated(t *testing.T) {
@@ -174,7 +207,7 @@ func TestCheckIsRepeated(t *testing.T) {
 					}
 					ended <- err
 				}()
-				time.Sleep(500 * time.Millisecond) // it is watched
+				time.Sleep(1500 * time.Millisecond) // it is watched
 				l, err := operator.Inspect(t.Context(), c.Name)
 				if err != nil {
 					t.Fatal(err)
