@@ -1,3 +1,5 @@
+//go:build unix
+
 // Package benchtest measures what locks on a store cost, in the same way for all stores: Holdfast's next to those of
 // other clients, and next to the floor, which is the least work on the same store that takes a lock and releases it.
 //

@@ -1,3 +1,5 @@
+//go:build unix
+
 // Package sessiontest contains the tests that the stores with sessions share: whether locks keep their promises while
 // links are cut, and clients and servers are killed and stopped. Each store has a Harness, and tests that call the
 // harness's methods of the same names. The comments of those tests say what is promised.

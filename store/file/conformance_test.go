@@ -1,10 +1,12 @@
-//go:build linux || darwin
+//go:build linux || darwin || windows
 
 package file
 
 import (
 	"context"
 	"errors"
+	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -133,11 +135,12 @@ func TestLossyConformance(t *testing.T) {
 // TestURL: the store opens by URL, and the error for a wrong URL is ErrInvalid.
 func TestURL(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir() + "/store"
-	for url, ok := range map[string]bool{"file://" + dir: true, "file://localhost" + dir: true,
-		"file://" + dir + "?force=true":  true,
-		"file://" + dir + "?force=maybe": false, "file://" + dir +
-			"?forse=true": false, "file://relative/dir": false, "file://": false} {
+	dir := filepath.Join(t.TempDir(), "store")
+	path := "/" + strings.TrimPrefix(filepath.ToSlash(dir), "/") // before a drive of Windows there is a slash
+	for url, ok := range map[string]bool{"file://" + path: true, "file://localhost" + path: true,
+		"file://" + path + "?force=true":  true,
+		"file://" + path + "?force=maybe": false, "file://" + path + "?forse=true": false,
+		"file://relative/dir": false, "file://": false} {
 		s, err := driver.Open(t.Context(), url)
 		if ok != (err == nil) || err != nil && !errors.Is(err, driver.ErrInvalid) {
 			t.Errorf("%s: %v", url, err)

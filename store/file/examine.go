@@ -80,11 +80,17 @@ func usualTemporaryDirs() []string { return []string{"/tmp", "/var/tmp", os.Temp
 // examineTemporary returns a finding if a directory is below one of the temporary ones.
 func examineTemporary(dir string, temporary []string) []driver.Finding {
 	for _, above := range temporary {
-		if strings.HasPrefix(dir+"/", filepath.Clean(above)+"/") {
+		if isBelow(dir, above) {
 			return []driver.Finding{findingTemporary.With(dir, "it is below "+above+", a temporary directory")}
 		}
 	}
 	return nil
+}
+
+// isBelow reports whether a path is another one, or below it.
+func isBelow(path, above string) bool {
+	const separator = string(filepath.Separator)
+	return strings.HasPrefix(path+separator, filepath.Clean(above)+separator)
 }
 
 // existingPart returns the directory, or the nearest one above it that exists.

@@ -1,4 +1,4 @@
-//go:build linux || darwin
+//go:build linux || darwin || windows
 
 package file
 
@@ -6,9 +6,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/storetest"
@@ -72,7 +71,7 @@ func TestExamine(t *testing.T) {
 	s.table.temporaryDirs = []string{above + "x", filepath.Join(above, "st")}
 	expectFindings(t, "a name like a temporary directory's", s)
 	add := s.table.events.addPath
-	s.table.events.addPath = func(string) error { return unix.ENOSPC }
+	s.table.events.addPath = func(string) error { return syscall.ENOSPC }
 	expectFindings(t, "no more watches", s, "file-events")
 	s.table.events.addPath = add
 	disk, err := statFileSystem(dir)

@@ -2,7 +2,7 @@
 //
 //	store, err := file.New(ctx, "/var/lib/holdfast", nil)
 //
-// or, by URL, file:///var/lib/holdfast, always an absolute path. The URL's options force=true and group=NAME are
+// or, by URL, file:///var/lib/holdfast or file:///C:/locks, always an absolute path. The URL's options force=true and group=NAME are
 // Options.Force and Options.Group.
 //
 // The first claim makes the directory if it does not exist. The directory must contain nothing else: one that is not
@@ -18,7 +18,10 @@
 // are granted. The proofs are in the comments of the types versionedFile, dirClock and livenessFile, and the tests
 // stop, kill and cut at every single file operation.
 //
-// The store works on Linux and macOS, on local file systems. A network file system orders the renames of several
+// The store works on Linux, macOS and Windows, on local file systems; on Windows on NTFS and ReFS, from Windows 10,
+// version 1809, on. There a process that is stopped exactly while it renames or removes a file keeps the others from
+// that file, and so perhaps from that lock, until it continues or ends. What others may do in the directories above the
+// store's is not looked at, a Group is refused, and a power cut was never tried. A network file system orders the renames of several
 // machines in ways that have not been proven here, and does not show when a process on another machine has died.
 package file
 
@@ -58,7 +61,7 @@ type Options struct {
 //   - driver.ErrInvalid if the directory is neither empty nor a store;
 //   - driver.ErrDenied if this user has no access, if the directory belongs to another user, or if others can write in it
 //     (with a Group: if it is not the group's alone);
-//   - driver.ErrUnsupported if the file system is not known to be local, or the platform is neither Linux nor macOS;
+//   - driver.ErrUnsupported if the file system is not known to be local, or the platform has no file store;
 //   - driver.ErrCorrupt if the clock in it cannot be read.
 //
 // ctx bounds the opening and not the store.

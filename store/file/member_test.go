@@ -78,3 +78,7 @@ func (m *member) do(ctx context.Context, verb, name string) any {
 	}
 	return "no such command"
 }
+
+func stopProcess(p *os.Process) { _ = p.Signal(syscall.SIGSTOP) }
+
+func continueProcess(p *os.Process) { _ = p.Signal(syscall.SIGCONT) }

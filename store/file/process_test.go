@@ -1,4 +1,4 @@
-//go:build linux || darwin
+//go:build linux || darwin || windows
 
 package file
 
@@ -254,7 +254,7 @@ func TestStopsAndKills(t *testing.T) {
 	c, _ := startHelper(t, nil, "count", dir, log)
 	for i := range rounds {
 		time.Sleep(time.Duration(rand.IntN(20_000)) * time.Microsecond)
-		_ = c.Process.Signal(syscall.SIGSTOP)
+		stopProcess(c.Process)
 		before := done.Load()
 		waitUntil(t, func() bool { return done.Load() > before+1 }) // the second has begun after the stop
 		if i%4 == 3 {
@@ -263,7 +263,7 @@ func TestStopsAndKills(t *testing.T) {
 			kills++
 			c, _ = startHelper(t, nil, "count", dir, log)
 		} else {
-			_ = c.Process.Signal(syscall.SIGCONT)
+			continueProcess(c.Process)
 		}
 	}
 	c.finishHelper(t)
@@ -297,7 +297,7 @@ func TestLiveness(t *testing.T) {
 	}
 	c, line := startHelper(t, nil, "be present", dir)
 	session, _, _ := strings.Cut(line, " ")
-	_ = c.Process.Signal(syscall.SIGSTOP)
+	stopProcess(c.Process)
 	if tab.IsDead(session) {
 		t.Error("a stopped process is taken for dead")
 	}

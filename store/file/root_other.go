@@ -1,4 +1,4 @@
-//go:build !linux && !darwin
+//go:build !linux && !darwin && !windows
 
 package file
 
@@ -10,18 +10,10 @@ import (
 )
 
 func newEnvironment(string, Options, bool) (environment, error) {
-	return environment{}, fmt.Errorf("%w: the file store works on Linux and macOS, not on %s", driver.ErrUnsupported,
-		runtime.GOOS)
+	return environment{}, fmt.Errorf("%w: the file store works on Linux, macOS and Windows, not on %s",
+		driver.ErrUnsupported, runtime.GOOS)
 }
 
 func examineAncestors(string) []driver.Finding { return nil }
 
 func statFileSystem(string) (fileSystemState, error) { return fileSystemState{}, driver.ErrUnsupported }
-
-func (*table) notifyClients(string, []string) {}
-
-type noticePipe struct{}
-
-func (*table) removeDeadPipes() {}
-
-func (*table) closePipes() {}

@@ -43,5 +43,14 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	if err := s.form().Read(u); err != nil {
 		return nil, err
 	}
-	return New(ctx, filepath.FromSlash("/"+s.path), &s.opts)
+	return New(ctx, directoryOf(s.path), &s.opts)
+}
+
+// directoryOf is the directory of a URL's path, which has lost the slash at its beginning: before a drive of Windows
+// there is none.
+func directoryOf(path string) string {
+	if dir := filepath.FromSlash(path); filepath.VolumeName(dir) != "" {
+		return dir
+	}
+	return filepath.FromSlash("/" + path)
 }

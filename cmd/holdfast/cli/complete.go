@@ -9,9 +9,9 @@ import (
 	"unicode"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/system"
 	"github.com/holdfast-go/holdfast/driver"
 )
 
@@ -100,7 +100,7 @@ func completeLockNames(store, prefix string) (names []string) {
 // signalNames are the signals that --signal accepts.
 func signalNames() (names []string) {
 	for n := syscall.Signal(1); n <= guard.LastSignal; n++ {
-		name := strings.TrimPrefix(unix.SignalName(n), "SIG")
+		name := strings.TrimPrefix(system.SignalName(n), "SIG")
 		if _, err := parseSignal(name); name != "" && err == nil {
 			names = append(names, name)
 		}

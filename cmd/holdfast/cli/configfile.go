@@ -9,11 +9,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/system"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
@@ -37,7 +35,7 @@ func configError(where, format string, args ...any) *exitError {
 // read returns the lines of the file. There are none if the file does not exist and need not.
 func (f configFile) read() (configuration, error) {
 	// Opening a FIFO would wait for a writer.
-	file, err := os.OpenFile(f.path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	file, err := os.OpenFile(f.path, os.O_RDONLY|system.NonBlock, 0)
 	if err != nil && f.isAbsent(err) {
 		return nil, nil
 	}
@@ -49,8 +47,8 @@ func (f configFile) read() (configuration, error) {
 	if err != nil {
 		return nil, configError(f.path, "the file cannot be read: %s", rootCause(err))
 	}
-	if owner, ok := info.Sys().(*syscall.Stat_t); ok {
-		if err := checkConfigOwner(info.Mode(), int(owner.Uid), os.Geteuid()); err != nil {
+	if owner, known := system.Owner(info); known {
+		if err := checkConfigOwner(info.Mode(), owner, os.Geteuid()); err != nil {
 			return nil, configError(f.path, "%s", err)
 		}
 	}

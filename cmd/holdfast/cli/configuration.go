@@ -12,6 +12,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/system"
 	"github.com/spf13/cobra"
 )
 
@@ -102,8 +103,8 @@ func (f configFile) isAbsent(err error) bool {
 	if err != nil {
 		return errors.Is(err, fs.ErrPermission)
 	}
-	owner, ok := info.Sys().(*syscall.Stat_t)
-	return ok && int(owner.Uid) != os.Geteuid()
+	owner, known := system.Owner(info)
+	return known && owner != os.Geteuid()
 }
 
 // isFlag reports whether the line is the default of a flag. That of --store is chosen by chooseStore.

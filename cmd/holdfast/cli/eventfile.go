@@ -6,10 +6,10 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/appendfile"
@@ -45,7 +45,7 @@ func openEventFile(where string) (*eventFile, error) {
 	switch {
 	case err == nil:
 		r.file = file
-	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT), errors.Is(err, unix.EBADF):
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EBADF):
 		r.warnIncomplete(err)
 	default:
 		return nil, usageError("--events: %s cannot be written: %s", quoteName(where), rootCause(err))

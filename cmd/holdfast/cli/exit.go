@@ -10,8 +10,6 @@ import (
 	"strings"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/failure"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/text"
@@ -64,7 +62,7 @@ func (e *exitError) Unwrap() error { return e.err }
 func (e *exitError) fatalSignal() syscall.Signal {
 	if e.outcome == outcomeKilled || e.outcomeOrDefault() == outcomeInterrupted {
 		switch sig := syscall.Signal(e.code - exitSignal); sig {
-		case unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM:
+		case syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM:
 			return sig
 		}
 	}
@@ -109,9 +107,9 @@ type localFault struct {
 }
 
 var localFaults = []localFault{
-	{unix.EMFILE, "raise the limit (ulimit -n)", false},
-	{unix.ENFILE, "all programs of this machine together have too many files open", true},
-	{unix.ENOMEM, "this machine has too little memory", true},
+	{syscall.EMFILE, "raise the limit (ulimit -n)", false},
+	{syscall.ENFILE, "all programs of this machine together have too many files open", true},
+	{syscall.ENOMEM, "this machine has too little memory", true},
 }
 
 // findLocalFault finds out whether an error is one of this machine, and returns nil if not. Some libraries keep

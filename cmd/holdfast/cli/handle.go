@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
@@ -176,8 +175,7 @@ func acquireAndDetach(request *lockRequest, store string) error {
 func isClosedOutput(f *os.File) bool {
 	opened, err1 := f.Stat()
 	null, err2 := os.Stat(os.DevNull)
-	flags, err3 := unix.FcntlInt(f.Fd(), unix.F_GETFL, 0)
-	return errors.Join(err1, err2, err3) == nil && os.SameFile(opened, null) && flags&unix.O_ACCMODE == unix.O_RDWR
+	return errors.Join(err1, err2) == nil && os.SameFile(opened, null) && isOpenForBoth(f)
 }
 
 // detachLease leaves the lock held without this process. If it is not certain that this worked, it releases the lock:

@@ -11,9 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/promtext"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/system"
 )
 
 // boundName is the label for the name of a lock: the name if the text has it or has room for it, otherwise "other".
@@ -83,11 +82,11 @@ func updateMetricsFile(path string, change func(*promtext.Text)) error {
 // lockFolder locks the folder of the file. A lock file would have to be left there.
 func lockFolder(folder *os.File) error {
 	for end := time.Now().Add(metricsFileLockTime); ; time.Sleep(5 * time.Millisecond) {
-		err := unix.Flock(int(folder.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		err := system.TryLock(folder)
 		switch {
 		case err == nil:
 			return nil
-		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
+		case !errors.Is(err, system.ErrLocked):
 			return fmt.Errorf("its folder cannot be locked: %w", err)
 		case time.Now().After(end):
 			return errors.New("other processes have locked its folder all the time")
@@ -106,7 +105,7 @@ func readOwnFile(path string) ([]byte, error) {
 	case !info.Mode().IsRegular() || info.Size() > maxMetricsFileSize:
 		return nil, errForeignFile
 	}
-	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	file, err := os.OpenFile(path, os.O_RDONLY|system.NonBlock|system.NoFollow, 0)
 	if err != nil {
 		return nil, errors.New(rootCause(err))
 	}

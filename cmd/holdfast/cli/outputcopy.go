@@ -9,8 +9,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
 )
 
@@ -44,7 +42,7 @@ func newOutputCopy(size int) (*outputCopy, error) {
 			return nil, err
 		}
 		o.pipes[i] = outputPipe{read, write, to}
-		_ = unix.SetNonblock(int(write.Fd()), false) // as the command expects it
+		expectBlocking(write)
 	}
 	return o, nil
 }
@@ -99,25 +97,8 @@ const maxPipeSize = 1 << 20
 // readRest reads what is in the pipe now, without waiting for more: a process that is no descendant of the command may
 // have the pipe open, and may write forever.
 func (p outputPipe) readRest() []byte {
-	raw, err := p.read.SyscallConn()
-	if err != nil {
-		return nil
-	}
 	rest := make([]byte, maxPipeSize)
-	filled := 0
-	_ = raw.Control(func(fd uintptr) {
-		for filled < len(rest) {
-			n, err := unix.Read(int(fd), rest[filled:])
-			if errors.Is(err, unix.EINTR) {
-				continue
-			}
-			if err != nil || n <= 0 { // empty for now, or forever
-				return
-			}
-			filled += n
-		}
-	})
-	return rest[:filled]
+	return rest[:readAvailable(p.read, rest)]
 }
 
 // keep adds to the end that is kept.

@@ -76,7 +76,7 @@ func (p *progressWatch) passTo(env []string) ([]string, error) {
 	if p == nil {
 		return env, nil
 	}
-	fd, err := passToGuard(p.write)
+	fd, err := guard.PassOn(p.write)
 	return replaceVariables(env, [][2]string{{progressVariable, strconv.Itoa(fd)}}), err
 }
 

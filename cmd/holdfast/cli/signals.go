@@ -9,9 +9,8 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/system"
 )
 
 // signalQueue has the signals that this program received, in order.
@@ -21,16 +20,16 @@ type signalQueue struct {
 
 // notForwarded are other signals that this program does not forward.
 var notForwarded = map[syscall.Signal]bool{
-	unix.SIGTTIN: true, unix.SIGTTOU: true, // for using the terminal in the background; sent to the whole group
-	unix.SIGTSTP: true,                     // only while a command runs: see forwardStops
-	unix.SIGPIPE: true, unix.SIGXFSZ: true, // dropped
+	system.SIGTTIN: true, system.SIGTTOU: true, // for using the terminal in the background; sent to the whole group
+	system.SIGTSTP:  true,                       // only while a command runs: see forwardStops
+	syscall.SIGPIPE: true, system.SIGXFSZ: true, // dropped
 }
 
 // dropWriteSignals catches and drops the signals that mean that a write of this program failed, which must not end it
 // while a command runs, or while it holds locks for others. They are not ignored, because the command would inherit
 // that.
 func dropWriteSignals() {
-	for _, n := range []syscall.Signal{unix.SIGPIPE, unix.SIGXFSZ} {
+	for _, n := range []syscall.Signal{syscall.SIGPIPE, system.SIGXFSZ} {
 		if !signal.Ignored(n) {
 			signal.Notify(make(chan os.Signal, 1), n)
 		}
@@ -58,10 +57,10 @@ var quitSignals = make(chan os.Signal, 1)
 // exitOnQuit makes this program die of SIGQUIT, which Ctrl-\ sends. Otherwise the Go runtime would print the stacks
 // of all goroutines and exit 2.
 func exitOnQuit() {
-	signal.Notify(quitSignals, unix.SIGQUIT)
+	signal.Notify(quitSignals, syscall.SIGQUIT)
 	go func() {
 		<-quitSignals
-		dieBySignal(unix.SIGQUIT)
+		dieBySignal(syscall.SIGQUIT)
 	}()
 }
 
@@ -96,26 +95,26 @@ func (s *signalQueue) watchDuringWait(end func(syscall.Signal)) (stop func() *si
 }
 
 // harmlessSignals do nothing to a program that does not catch them.
-var harmlessSignals = map[syscall.Signal]bool{unix.SIGCONT: true, unix.SIGWINCH: true}
+var harmlessSignals = map[syscall.Signal]bool{system.SIGCONT: true, system.SIGWINCH: true}
 
 // forwardStops begins to catch SIGTSTP, which Ctrl-Z sends, so that the command stops along with this program even if
 // only this program received it: the command must not continue while nobody renews its lock.
 func (s *signalQueue) forwardStops() {
-	if !signal.Ignored(unix.SIGTSTP) {
-		signal.Notify(s.ch, unix.SIGTSTP)
+	if !signal.Ignored(system.SIGTSTP) {
+		signal.Notify(s.ch, system.SIGTSTP)
 	}
 }
 
 // stopMyself does what SIGTSTP does by default: it stops this program until SIGCONT, unless there is no shell that
 // could continue it. The Go runtime cannot restore the default of SIGTSTP once it was caught, so this sends SIGTTOU,
 // which has the same default and is never caught.
-func stopMyself() { _ = unix.Kill(os.Getpid(), unix.SIGTTOU) }
+func stopMyself() { system.SignalSelf(system.SIGTTOU) }
 
 // dieBySignal ends this program by a signal, as if it had never caught it. The first process of a container cannot
 // die of one; it exits with the code that a shell would show.
 func dieBySignal(sig syscall.Signal) {
 	if os.Getpid() != 1 && resetSignal(sig) {
-		_ = unix.Kill(os.Getpid(), sig)
+		system.SignalSelf(sig)
 		time.Sleep(deathTimeout)
 	}
 	os.Exit(exitSignal + int(sig))
@@ -129,34 +128,34 @@ const deathTimeout = time.Second
 // too and must not receive it twice.
 func isTerminalSignal(sig syscall.Signal) bool {
 	switch sig {
-	case unix.SIGINT, unix.SIGQUIT, unix.SIGTSTP, unix.SIGWINCH:
+	case syscall.SIGINT, syscall.SIGQUIT, system.SIGTSTP, system.SIGWINCH:
 		return guard.IsForeground()
 	}
 	return false
 }
 
 func isTerminal(f *os.File) bool {
-	_, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
-	return err == nil
+	_, ok := system.TerminalWidth(f.Fd())
+	return ok
 }
 
 // parseSignal finds a signal by its name or number (TERM, SIGTERM or 15). It refuses signals that cannot end a process.
 func parseSignal(name string) (syscall.Signal, error) {
-	sig := unix.SignalNum("SIG" + strings.TrimPrefix(strings.ToUpper(name), "SIG"))
+	sig := system.SignalNumber("SIG" + strings.TrimPrefix(strings.ToUpper(name), "SIG"))
 	if number, err := strconv.Atoi(name); err == nil && number > 0 && number <= int(guard.LastSignal) {
 		sig = syscall.Signal(number)
 	}
 	switch sig {
 	case 0:
 		return 0, usageError("--signal: %q is not a signal", name)
-	case unix.SIGSTOP, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU, unix.SIGCONT:
-		return 0, usageError("--signal: %s does not end a process", unix.SignalName(sig))
+	case system.SIGSTOP, system.SIGTSTP, system.SIGTTIN, system.SIGTTOU, system.SIGCONT:
+		return 0, usageError("--signal: %s does not end a process", system.SignalName(sig))
 	}
 	return sig, nil
 }
 
 func signalName(sig syscall.Signal) string {
-	if name := unix.SignalName(sig); name != "" {
+	if name := system.SignalName(sig); name != "" {
 		return name
 	}
 	return sig.String()

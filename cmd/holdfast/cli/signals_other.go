@@ -1,17 +1,15 @@
-//go:build unix && !linux
+//go:build !linux
 
 package cli
 
 import (
 	"os/signal"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 )
 
 // resetSignal restores a signal's default action. The Go runtime cannot do that for SIGQUIT.
 func resetSignal(sig syscall.Signal) bool {
-	if sig == unix.SIGQUIT {
+	if sig == syscall.SIGQUIT {
 		return false
 	}
 	signal.Reset(sig)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -29,6 +30,11 @@ func defaultDirectory() (string, error) {
 	}
 	if state := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(state) {
 		return filepath.Join(state, "holdfast"), nil
+	}
+	if runtime.GOOS == "windows" {
+		if local, err := os.UserCacheDir(); err == nil {
+			return filepath.Join(local, "holdfast"), nil
+		}
 	}
 	home, err := os.UserHomeDir()
 	if err != nil || !filepath.IsAbs(home) {
@@ -88,7 +94,7 @@ func checkScheme(where string) error {
 	if like := suggestURL(where); like != "" {
 		return usageError("%w", &openError{fmt.Errorf("the store is not given as a URL; did you mean %s?", like)})
 	}
-	if windowsPath.MatchString(where) {
+	if runtime.GOOS != "windows" && windowsPath.MatchString(where) {
 		return usageError("%w", &openError{errors.New("a path of Windows cannot be used here; give a directory of this " +
 			"system, such as file:///var/lib/holdfast")})
 	}
@@ -119,10 +125,18 @@ func suggestURL(where string) string {
 	if host, port, ok := strings.Cut(where, ":"); ok && portSchemes[port] != "" && !strings.ContainsAny(host, "/@") {
 		return portSchemes[port] + "://" + where
 	}
+	if runtime.GOOS == "windows" && !strings.HasPrefix(where, "file:") && windowsPath.MatchString(where) {
+		return fileURL(where)
+	}
 	if filepath.IsAbs(where) && !strings.ContainsAny(where, ":@?#") {
-		return (&url.URL{Scheme: "file", Path: where}).String()
+		return fileURL(where)
 	}
 	return ""
+}
+
+// fileURL is the URL of the file store in a directory.
+func fileURL(dir string) string {
+	return (&url.URL{Scheme: "file", Path: "/" + strings.TrimPrefix(filepath.ToSlash(dir), "/")}).String()
 }
 
 // closeClient closes a client within closeTimeout. Its error adds nothing: releases were confirmed or reported

@@ -69,7 +69,7 @@ func findStore(flag string) (storeChoice, error) {
 	if err != nil {
 		return storeChoice{}, err
 	}
-	return storeChoice{url: (&url.URL{Scheme: "file", Path: dir}).String()}, nil
+	return storeChoice{url: fileURL(dir)}, nil
 }
 
 // origin says where the URL is from.

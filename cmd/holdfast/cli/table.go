@@ -7,8 +7,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/system"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/text"
 )
 
@@ -27,11 +26,11 @@ func newDisplay(w io.Writer) *display {
 	if !ok {
 		return d
 	}
-	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
-	if err != nil {
+	width, ok := system.TerminalWidth(f.Fd())
+	if !ok {
 		return d
 	}
-	d.width = int(size.Col)
+	d.width = width
 	term := os.Getenv("TERM")
 	d.colors = os.Getenv("NO_COLOR") == "" && term != "" && term != "dumb"
 	return d

@@ -13,10 +13,9 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/system"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/text"
 	"github.com/holdfast-go/holdfast/driver"
 )
@@ -177,7 +176,7 @@ func (w *wrapper) startGuard(store driver.Store, command guardedCommand) error {
 	}
 	argv := []string{guard.Name}
 	for _, f := range []*os.File{controlRead, reportsWrite, liveness, stdout, stderr} {
-		number, err := passToGuard(f)
+		number, err := guard.PassOn(f)
 		if err != nil {
 			return err
 		}
@@ -204,17 +203,6 @@ func (w *wrapper) startGuard(store driver.Store, command guardedCommand) error {
 	return nil
 }
 
-// passToGuard lets the guard inherit a descriptor under its own number: the other numbers that this program was given
-// belong to the command. It is closed here before anything else is started that could inherit it.
-func passToGuard(f *os.File) (int, error) {
-	if f == nil {
-		return -1, nil
-	}
-	fd := int(f.Fd())
-	_, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0)
-	return fd, err
-}
-
 // readReports passes on the guard's reports until the guard ends.
 func (w *wrapper) readReports(from *os.File) {
 	defer close(w.reports)
@@ -232,30 +220,13 @@ func (w *wrapper) readReports(from *os.File) {
 // do.
 func (w *wrapper) sendControl(m guard.ControlMessage) { _ = w.writeControl(m, controlWriteTimeout) }
 
-// writeControl writes a message to the guard. It tries once whatever the time is, because this program may not be
-// scheduled for longer than the timeout on a busy machine: a pipe with room always takes the message. Only if the pipe
-// is full does it wait, for the timeout.
+// writeControl writes a message to the guard. It waits for the timeout at most, if the pipe is full.
 func (w *wrapper) writeControl(m guard.ControlMessage, timeout time.Duration) error {
 	line, err := json.Marshal(m)
 	if err != nil {
 		return err
 	}
-	line = append(line, '\n')
-	raw, err := w.control.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var n int
-	var writeErr error
-	if err := raw.Control(func(fd uintptr) { n, writeErr = unix.Write(int(fd), line) }); err != nil {
-		return err
-	}
-	if !errors.Is(writeErr, unix.EAGAIN) && !errors.Is(writeErr, unix.EINTR) && (writeErr != nil || n == len(line)) {
-		return writeErr
-	}
-	_ = w.control.SetWriteDeadline(time.Now().Add(timeout))
-	_, err = w.control.Write(line[max(n, 0):])
-	return err
+	return writeWithin(w.control, append(line, '\n'), timeout)
 }
 
 // leaseExpiry is when the lease expires, as guard.BoottimeNow counts. It reads the clock before it asks the lease, so
@@ -412,7 +383,7 @@ func (w *wrapper) checkReaction() time.Duration {
 // takeOverTree.
 func (w *wrapper) killGuard() {
 	w.killing, w.terminating = true, true
-	w.tree.SignalCommand(unix.SIGKILL)
+	w.tree.SignalCommand(syscall.SIGKILL)
 }
 
 // handleReport notes what the guard reports, and returns whether it was the last report.
@@ -614,12 +585,12 @@ func (w *wrapper) forwardSignal(s receivedSignal) {
 	} else if s.receivedAt.Sub(w.groupSignalAt[sig]) < sameCtrlCWindow { // it was sent to this program as well
 		s.groupSignaled = true
 	}
-	m := guard.ControlMessage{Signal: sig, GroupSignaled: s.groupSignaled && sig != unix.SIGCONT}
-	if sig == unix.SIGINT && terminal && w.noteCtrlC(s.receivedAt) {
+	m := guard.ControlMessage{Signal: sig, GroupSignaled: s.groupSignaled && sig != system.SIGCONT}
+	if sig == syscall.SIGINT && terminal && w.noteCtrlC(s.receivedAt) {
 		m = guard.ControlMessage{Kill: true}
 	}
 	w.sendControl(m)
-	if sig == unix.SIGTSTP {
+	if sig == system.SIGTSTP {
 		stopMyself()
 	}
 }

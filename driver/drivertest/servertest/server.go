@@ -78,14 +78,14 @@ const maxStopping = time.Second
 // Stop stops the process by SIGSTOP, like a machine that hangs: its connections remain. Continue continues it. On
 // Linux, Stop returns when no thread of the process runs any more.
 func (s *Server) Stop() {
-	s.sendSignal(syscall.SIGSTOP)
+	s.sendSignal(stopSignal)
 	for start := time.Now(); isRunning(s.PID()) && time.Since(start) < maxStopping; {
 		time.Sleep(time.Millisecond)
 	}
 }
 
 // Continue continues a process that Stop has stopped.
-func (s *Server) Continue() { s.sendSignal(syscall.SIGCONT) }
+func (s *Server) Continue() { s.sendSignal(continueSignal) }
 
 // Terminate ends the process by SIGTERM, and kills it if it has not ended after 3 s.
 func (s *Server) Terminate() { s.endProcess(syscall.SIGTERM) }

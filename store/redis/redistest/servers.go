@@ -1,3 +1,5 @@
+//go:build unix
+
 // Package redistest starts real Redis servers for tests, on loopback and on free ports, as child processes that end
 // with the test: one server, a primary with replicas and Sentinels, a Cluster. It needs redis-server in the PATH.
 package redistest

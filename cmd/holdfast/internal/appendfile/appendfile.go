@@ -8,12 +8,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/system"
 )
 
 // lockTimeout is how long a line waits for another process that appends to the file.
@@ -47,27 +47,10 @@ func Open(where string, perm os.FileMode) (*File, error) {
 	return f, f.open()
 }
 
-// openInherited opens a descriptor that this program was started with. One that is marked close-on-exec was not: it
-// is this process's own, under a number that was free.
-func openInherited(number string) (*os.File, error) {
-	fd, err := strconv.Atoi(number)
-	if err != nil || fd < 0 {
-		return nil, errors.New("not the number of a descriptor")
-	}
-	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
-	if err != nil || flags&unix.FD_CLOEXEC != 0 {
-		return nil, unix.EBADF
-	}
-	if fd > 2 { // a reader waits until all have closed it, so no command may inherit it
-		unix.CloseOnExec(fd)
-	}
-	return os.NewFile(uintptr(fd), "fd:"+number), nil
-}
-
 // open opens the file at the path, in place of the one that was open. Nothing changes after an error.
 func (f *File) open() error {
 	// Without O_NONBLOCK, opening a FIFO that has no reader would wait for one.
-	const flags = os.O_APPEND | os.O_CREATE | unix.O_NONBLOCK | unix.O_NOFOLLOW
+	const flags = os.O_APPEND | os.O_CREATE | system.NonBlock | system.NoFollow
 	mode := os.O_RDWR // to see how the file ends
 	if info, err := os.Lstat(f.path); err == nil && !info.Mode().IsRegular() {
 		mode = os.O_WRONLY
@@ -77,9 +60,9 @@ func (f *File) open() error {
 		file, err = os.OpenFile(f.path, os.O_WRONLY|flags, f.perm)
 	}
 	switch {
-	case errors.Is(err, unix.ELOOP):
+	case errors.Is(err, syscall.ELOOP):
 		return errors.New("it is a symbolic link; name the file itself, or an open descriptor, such as fd:1")
-	case errors.Is(err, unix.ENXIO):
+	case errors.Is(err, syscall.ENXIO):
 		return errors.New("it is a FIFO that nobody reads; start its reader first")
 	case err != nil:
 		return err
@@ -146,21 +129,11 @@ func (f *File) lock() (unlock func()) {
 	if err != nil || !info.Mode().IsRegular() {
 		return unlock
 	}
-	raw, err := f.file.SyscallConn()
-	if err != nil {
-		return unlock
-	}
-	flock := func(how int) (err error) {
-		if controlErr := raw.Control(func(fd uintptr) { err = unix.Flock(int(fd), how) }); controlErr != nil {
-			return controlErr
-		}
-		return err
-	}
 	for end := time.Now().Add(lockTimeout); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		switch err := flock(unix.LOCK_EX | unix.LOCK_NB); {
+		switch err := system.TryLock(f.file); {
 		case err == nil:
-			return func() { _ = flock(unix.LOCK_UN) }
-		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
+			return func() { system.Unlock(f.file) }
+		case !errors.Is(err, system.ErrLocked):
 			return unlock
 		}
 	}
@@ -186,26 +159,6 @@ func (f *File) write(line []byte) (n int, err error) {
 
 // pipeRoom is how many bytes a pipe takes without a wait if it is ready for any: PIPE_BUF of POSIX.
 const pipeRoom = 512
-
-// awaitRoom waits until an inherited descriptor can be written to. Others may have it too, so that it cannot be made
-// non-blocking.
-func awaitRoom(file *os.File, deadline time.Time) error {
-	raw, err := file.SyscallConn()
-	if err != nil {
-		return err
-	}
-	ready, pollErr := 0, error(unix.EINTR)
-	err = raw.Control(func(fd uintptr) {
-		for errors.Is(pollErr, unix.EINTR) {
-			left := max(time.Until(deadline), 0)
-			ready, pollErr = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, int(left.Milliseconds()))
-		}
-	})
-	if err = errors.Join(err, pollErr); err == nil && ready == 0 {
-		err = os.ErrDeadlineExceeded
-	}
-	return err
-}
 
 // endsWithLine reports whether the file is empty or ends in \n.
 func (f *File) endsWithLine() bool {
@@ -240,7 +193,7 @@ func (f *File) sync(n int64) error {
 }
 
 func syncFile(f *os.File) error {
-	if err := f.Sync(); err != nil && !errors.Is(err, unix.EINVAL) { // pipes and devices have no disk
+	if err := f.Sync(); err != nil && !errors.Is(err, syscall.EINVAL) { // pipes and devices have no disk
 		return err
 	}
 	return nil

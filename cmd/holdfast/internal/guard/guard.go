@@ -14,8 +14,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/text"
 	"github.com/holdfast-go/holdfast/driver/clock"
 )
@@ -46,7 +44,7 @@ func runGuard(args []string) int {
 			return exitUsage
 		}
 		if fd >= 0 {
-			unix.CloseOnExec(fd) // the command must not inherit any of them
+			keepToItself(fd) // the command must not inherit any of them
 			files[i] = os.NewFile(uintptr(fd), Name)
 		}
 	}
@@ -103,7 +101,7 @@ func superviseCommand(
 	}
 	// The command stays in the wrapper's session and group, where the terminal and its shell expect it. Only the guard
 	// leaves them, and only now, because a child starts in its parent's.
-	_, _ = unix.Setsid()
+	leaveSession()
 	out.sendReport(Report{Event: ReportStarted, PID: t.command})
 	requests := make(chan treeRequest, 256)
 	s := newSupervisor(t, lease, m.Policy, requests, out.sendMessage, out.sendReport)

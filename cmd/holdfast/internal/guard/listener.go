@@ -1,3 +1,5 @@
+//go:build unix
+
 package guard
 
 import (
@@ -13,10 +15,6 @@ import (
 // asking it the wrapper learns which signals the command has received already. If it does not know, or answers too
 // late on a busy machine, the command may receive a signal twice, which is no worse than without a listener. The same
 // is true of the first moment of a command, when there is no listener yet.
-
-// ListenerName is the listener's name in process lists. It does not contain this program's name, so that somebody who
-// sends a signal to all processes of that name does not reach the listener.
-const ListenerName = "signal-listener"
 
 const (
 	listenerTimeout = 3 * time.Second       // for an answer

@@ -26,6 +26,10 @@ func init() {
 	}
 }
 
+// ListenerName is the listener's name in process lists. It does not contain this program's name, so that somebody who
+// sends a signal to all processes of that name does not reach the listener.
+const ListenerName = "signal-listener"
+
 // exitWith ends this process with the code that run returns. It calls run in a goroutine of its own, because that which
 // initializes packages is bound to a thread, and each of its waits would be a change of threads.
 func exitWith(run func() int) {

@@ -7,8 +7,7 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/system"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/text"
 	"github.com/holdfast-go/holdfast/driver/clock"
 )
@@ -212,7 +211,7 @@ func (s *supervisor) terminateTree(why error, left time.Duration) {
 	if !first {
 		return
 	}
-	s.tree.signalAll(s.policy.Signal, unix.SIGCONT)
+	s.tree.signalAll(s.policy.Signal, system.SIGCONT)
 	s.report(newReport(ReportTerminating, why))
 	if why := s.tree.whyPartlyHidden(); why != nil {
 		s.say("not all processes of the command can be seen (%s): those it started are signaled after it", why)
@@ -223,7 +222,7 @@ func (s *supervisor) terminateTree(why error, left time.Duration) {
 // killTree kills all that can be found. It is called again until nothing is left, because a process may start another
 // while they are being listed. It returns when to call it again.
 func (s *supervisor) killTree() time.Duration {
-	s.tree.signalAll(unix.SIGKILL)
+	s.tree.signalAll(syscall.SIGKILL)
 	if s.killGap == 0 {
 		s.report(Report{Event: ReportKilled})
 	}

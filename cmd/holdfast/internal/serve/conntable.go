@@ -4,7 +4,7 @@ import (
 	"container/list"
 	"sync"
 
-	"golang.org/x/sys/unix"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/system"
 )
 
 // connectionTable bounds how many connections there are, because each of them takes a descriptor, and the store needs
@@ -34,9 +34,7 @@ func (t *connectionTable) init(most int) {
 	if t.max = most; most > 0 {
 		return
 	}
-	limit := unix.Rlimit{Cur: 1024}
-	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &limit)
-	t.max = maxConnections(uint64(limit.Cur))
+	t.max = maxConnections(system.OpenFileLimit())
 }
 
 // add counts a new connection, and may close another one for it. It returns false if requests use all of them.

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/system"
 )
 
 // Address is where a server listens.
@@ -112,13 +114,13 @@ func (l *unixListener) Close() error {
 // that removed it could remove the lock of the next one.
 func lockSocket(path string) (*os.File, error) {
 	// Anyone who can write to the directory could lead a symbolic link to any file, or make a FIFO.
-	file, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+	file, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR|system.NoFollow|system.NonBlock, 0o600)
 	if errors.Is(err, syscall.ELOOP) {
 		return nil, fmt.Errorf("%s.lock is a symbolic link; remove it", path)
 	} else if err != nil {
 		return nil, err
 	}
-	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	if err := system.TryLock(file); err != nil {
 		file.Close()
 		return nil, fmt.Errorf("another server uses %s", path)
 	}
@@ -136,7 +138,7 @@ func (a Address) listenUnix() (net.Listener, error) {
 			c.Close()
 			return nil, fmt.Errorf("another program uses %s", a.where)
 		}
-		if !errors.Is(err, syscall.ECONNREFUSED) {
+		if !errors.Is(err, system.ConnRefused) {
 			return nil, fmt.Errorf("%s exists, and it cannot be seen whether a program uses it: %w", a.where, err)
 		}
 		if err := os.Remove(a.where); err != nil {

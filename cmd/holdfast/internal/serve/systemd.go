@@ -1,3 +1,5 @@
+//go:build unix
+
 package serve
 
 import (
@@ -5,7 +7,6 @@ import (
 	"net"
 	"os"
 	"strconv"
-	"strings"
 	"syscall"
 )
 
@@ -38,21 +39,4 @@ func PassedListeners() ([]net.Listener, error) {
 		all = append(all, l)
 	}
 	return all, nil
-}
-
-// Notify tells systemd the state of this service (sd_notify(3)), if it was started by systemd with Type=notify.
-func Notify(state string) {
-	where := os.Getenv("NOTIFY_SOCKET")
-	if where == "" {
-		return
-	}
-	if strings.HasPrefix(where, "@") { // an abstract socket
-		where = "\x00" + where[1:]
-	}
-	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: where, Net: "unixgram"})
-	if err != nil {
-		return
-	}
-	defer c.Close()
-	_, _ = c.Write([]byte(state))
 }

@@ -6,8 +6,9 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/system"
 )
 
 // Fault is a kind of fault.
@@ -161,9 +162,9 @@ func (i *injector) injectOne(ctx context.Context, kind Fault, worker int, long t
 		i.links[worker].Reset()
 	case Pause:
 		p := i.process(worker)
-		p.signal(syscall.SIGSTOP)
+		p.signal(system.SIGSTOP)
 		sleep(ctx, long)
-		p.signal(syscall.SIGCONT)
+		p.signal(system.SIGCONT)
 	case Kill:
 		i.process(worker).kill()
 		if choice > 0 {

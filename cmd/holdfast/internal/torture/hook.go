@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
@@ -18,7 +17,7 @@ func runShell(ctx context.Context, line string, limit time.Duration) (string, er
 	c := exec.Command("sh", "-c", line)
 	c.Stdout, c.Stderr = &out, &out
 	c.WaitDelay = time.Second // a grandchild may keep the output open
-	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	leadGroup(c)
 	if err := servertest.StartProcess(c); err != nil {
 		return "", err
 	}
@@ -34,11 +33,11 @@ func runShell(ctx context.Context, line string, limit time.Duration) (string, er
 	select {
 	case err = <-done:
 	case <-time.After(limit):
-		_ = syscall.Kill(-c.Process.Pid, syscall.SIGKILL)
+		killGroup(c.Process)
 		<-done
 		err = fmt.Errorf("it has not ended within %v", limit)
 	case <-ctx.Done():
-		_ = syscall.Kill(-c.Process.Pid, syscall.SIGKILL)
+		killGroup(c.Process)
 		<-done
 		err = ctx.Err()
 	}

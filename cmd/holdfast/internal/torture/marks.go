@@ -4,7 +4,9 @@ package torture
 
 import (
 	"os"
+	"os/exec"
 	"sync/atomic"
+	"syscall"
 	"time"
 	"unsafe"
 
@@ -51,3 +53,14 @@ func (m *marks) set(lock int, at int64) { atomic.StoreInt64(m.slot(lock), at) }
 func (m *marks) get(lock int) int64 { return atomic.LoadInt64(m.slot(lock)) }
 
 func (m *marks) close() { _ = unix.Munmap(m.data) }
+
+// leadGroup makes a process lead a process group of its own.
+func leadGroup(c *exec.Cmd) {
+	if c.SysProcAttr == nil {
+		c.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	c.SysProcAttr.Setpgid = true
+}
+
+// killGroup kills the process group that a process leads.
+func killGroup(p *os.Process) { _ = syscall.Kill(-p.Pid, syscall.SIGKILL) }

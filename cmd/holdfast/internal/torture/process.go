@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/system"
 	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 )
 
@@ -48,10 +49,7 @@ func (r *run) startProcess(worker, incarnation int) (*process, error) {
 		return nil, err
 	}
 	p.cmd.Stderr = &p.stderr
-	if p.cmd.SysProcAttr == nil {
-		p.cmd.SysProcAttr = &syscall.SysProcAttr{}
-	}
-	p.cmd.SysProcAttr.Setpgid = true // Ctrl-C is for the command, which then ends its workers
+	leadGroup(p.cmd) // Ctrl-C is for the command, which then ends its workers
 	reports, err := p.cmd.StdoutPipe()
 	if err != nil {
 		return nil, err
@@ -130,7 +128,7 @@ func (p *process) kill() {
 // stop asks the process to end, and kills it if it does not.
 func (p *process) stop(limit time.Duration) {
 	p.expected.Store(true)
-	p.signal(syscall.SIGCONT)
+	p.signal(system.SIGCONT)
 	p.send(order{Op: "stop"})
 	select {
 	case <-p.done:

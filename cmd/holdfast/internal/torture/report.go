@@ -5,11 +5,12 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/system"
 )
 
-const contSignal = syscall.SIGCONT
+const contSignal = system.SIGCONT
 
 // Outcome is what a run has shown.
 type Outcome string
