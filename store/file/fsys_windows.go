@@ -238,7 +238,7 @@ func (disk) fileSize(dir int, name string) (int, error) {
 	return int(sizeOf(&info)), err
 }
 
-// extendFile writes zero bytes at the end of the file, whoever else writes to it.
+// extendFile writes zero bytes at the end of the file, also if others write to it at the same time.
 func (d disk) extendFile(dir int, name string, size int) error {
 	handle, err := openAt(dir, name, toAppend, shareAll, windows.FILE_OPEN, aFile)
 	if err != nil {
