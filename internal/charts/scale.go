@@ -2,8 +2,6 @@ package main
 
 import (
 	"bytes"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -19,7 +17,7 @@ type scaleTable struct {
 // scaleFiles has a file for each store, in the order of the tables.
 var scaleFiles = []string{"scale-memory.txt", "scale-redis.txt", "scale-etcd.txt", "scale-zookeeper.txt", "scale-consul.txt",
 	"scale-postgres.txt", "scale-mysql.txt", "scale-nats.txt", "scale-file.txt", "scale-kubernetes.txt", "scale-dynamodb.txt",
-	"scale-s3.txt", "scale-gcs.txt"}
+	"scale-s3.txt", "scale-gcs.txt", "scale-azure.txt"}
 
 // sections are how the titles of all tables of test/scale begin.
 var sections = []string{"held leases of", "cycles of", "waiters of", "clients of"}
@@ -40,7 +38,7 @@ func (t scaleTable) write(root string) ([]byte, error) {
 	var out bytes.Buffer
 	writeHead(&out, t.columns)
 	for _, file := range t.files {
-		text, err := os.ReadFile(filepath.Join(root, "figures", "bench", file))
+		text, err := readMeasured(root, file)
 		if err != nil {
 			return nil, err
 		}
