@@ -99,10 +99,12 @@ func (a *acquire) isPlainWaiter() bool {
 
 // watching is what a claim has seen of a lock that it watches from outside of the queue.
 type watching struct {
+	limit     time.Duration  // how long it watches while the lock goes to others
 	token     int64          // the lock's last token when the claim last looked; 0: it has not seen it held
 	since     driver.Instant // when it first saw that the lock had gone to another holder
 	overtaken bool           // it has seen that
 	over      bool           // it has seen that for so long that it must join the queue
+	foreign   bool           // it has seen a foreign client hold the lock, which a queue would keep out
 	holders   []string       // where clients take turns at looking: those that it has seen hold the lock
 	returned  bool           // one of them has had the lock again
 }
@@ -116,18 +118,32 @@ const (
 	// Such a client can keep the lock from all waiters. Where each client comes once, the queue would help none of
 	// them.
 	maxTurnWatchTime = 10 * time.Millisecond
+	// minPolledWatchTime is the shortest on tables that are polled, and polledWatchTrips the number of round trips for
+	// which a claim watches there, up to maxWatchTime. Claims that poll find a free lock by chance, and hardly ever if
+	// one client's claims hand it on to each other. The longer they watch, the more turns in a row such a client has.
+	minPolledWatchTime = 100 * time.Millisecond
+	polledWatchTrips   = 32
 )
 
+// watchTime is how long a plain claim watches while the lock goes to others.
+func (e *engine) watchTime() time.Duration {
+	if e.watcher != nil {
+		return maxWatchTime
+	}
+	return min(max(polledWatchTrips*e.roundTrip(), minPolledWatchTime), maxWatchTime)
+}
+
 // observeHolder notes what a claim that watches sees of a lock that another one holds, and reports whether it must
-// join the queue: the lock goes from one holder to the next, and has done so for too long. If the table cannot
-// notify, no claim joins, since each place in the queue costs writes. While the claim waits, its hub calls this, with
-// the engine's mutex held.
+// join the queue: the lock goes from one holder to the next, and has done so for too long. If the table is polled and
+// has a write interval, no claim joins, since each place in the queue costs writes, and its clients do not take a lock
+// again at once. Nor does one that has seen a foreign client hold the lock. While the claim waits, its hub calls this,
+// with the engine's mutex held.
 func (a *acquire) observeHolder(rec *Record) bool {
 	w := &a.queue.watching
 	if rec.Token != w.token && a.traits.PeerNotices {
 		w.noteHolder(rec)
 	}
-	limit := maxWatchTime
+	limit := w.limit
 	if w.returned {
 		limit = maxTurnWatchTime
 	}
@@ -139,7 +155,8 @@ func (a *acquire) observeHolder(rec *Record) bool {
 		w.overtaken, w.since = true, a.clock.Now()
 	}
 	w.token = rec.Token
-	return w.over && a.watcher != nil
+	w.foreign = w.foreign || rec.Foreign != 0
+	return w.over && !w.foreign && (a.watcher != nil || a.info.WriteInterval == 0)
 }
 
 // noteHolder notes which client holds the lock, and whether it held it before. It looks at one holder: where claims
@@ -622,6 +639,7 @@ func (a *acquire) waitForChange(ctx context.Context, inQueue bool) (grant driver
 	defer timer.Stop()
 	a.backoff.noteAnswer() // the store has answered, and nothing needs to be asked now
 	a.backoff.pacedWaits = 0
+	a.queue.watching.limit = a.watchTime()
 	sub := &subscription{
 		id: a.claim.ID, version: a.row.Version, observe: a.observe, inQueue: inQueue,
 		unreachableTimeout: driver.UnreachableTimeout(a.claim.TTL), updates: make(chan update, 1),

@@ -354,10 +354,14 @@ func (h *waiterHub) awaitReason(ctx context.Context, watch Watch, known snapshot
 			return timeToPoll, Row{}
 		}
 	}
-	shortPoll := h.pollDelay(rec, idleLoads, 20*time.Millisecond, time.Second)
+	shortPoll, paced := h.pacedDelay(rec)
+	if !paced {
+		shortPoll = h.idleDelay(idleLoads, 20*time.Millisecond, maxPoll)
+	}
+	shortPoll = h.spreadDelay(rec, idleLoads, shortPoll)
 	limit := shortPoll
 	if watch != nil && !failing {
-		limit = h.pollDelay(rec, idleLoads, time.Second, 5*time.Second)
+		limit = h.spreadDelay(rec, idleLoads, h.idleDelay(idleLoads, time.Second, 5*time.Second))
 	}
 	if h.e.traits.PeerNotices && (place == Outside || isNext(ahead)) {
 		limit = min(limit, stoppedPoll/2+randomPart(stoppedPoll/2))
@@ -409,10 +413,15 @@ func (h *waiterHub) awaitReason(ctx context.Context, watch Watch, known snapshot
 	}
 }
 
-// pollDelay is how long to wait before the next load without a sign: it doubles with each load that brought no news,
-// between minDelay and maxDelay, and ends when the next claim can expire.
-func (h *waiterHub) pollDelay(rec *Record, idleLoads int, minDelay, maxDelay time.Duration) time.Duration {
-	d := min(maxDelay, max(minDelay, 4*h.e.roundTrip())<<min(idleLoads, maxIdleLoads))
+// idleDelay is how long to wait before the next load without a sign: it doubles with each load that brought no news,
+// between minDelay and maxDelay.
+func (h *waiterHub) idleDelay(idleLoads int, minDelay, maxDelay time.Duration) time.Duration {
+	return min(maxDelay, max(minDelay, 4*h.e.roundTrip())<<min(idleLoads, maxIdleLoads))
+}
+
+// spreadDelay shortens a delay by up to half, so that clients do not all load at the same time, and ends it when the
+// next claim can expire.
+func (h *waiterHub) spreadDelay(rec *Record, idleLoads int, d time.Duration) time.Duration {
 	d = d/2 + randomPart(d/2)
 	if left, ok := h.e.nextExpiry(h.name, rec); ok {
 		d = min(d, max(left, 0)+(h.e.roundTrip()/4+time.Millisecond)<<min(idleLoads, 10))

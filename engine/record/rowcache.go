@@ -37,6 +37,7 @@ type ageList struct {
 type knownRow struct {
 	snapshot
 	seenAt       driver.Instant
+	pace         handOverPace // not known any more once the row was forgotten, or packed
 	bytes        int
 	list         *ageList
 	newer, older *knownRow // in the list
@@ -101,7 +102,10 @@ func (k *knownRows) getVersion(name string) (string, bool) {
 // putRow remembers a row that was just read or written, in the list from which it will be dropped: rows without
 // claims go first, and rows with one claim of this process are packed when there are many.
 func (k *knownRows) putRow(s snapshot, now driver.Instant) {
-	r := k.dropRow(s.row.Name)
+	r, pace := k.dropRow(s.row.Name), handOverPace{changed: now}
+	if r != nil {
+		pace = r.pace.next(r.rec, s.rec, now)
+	}
 	in := &k.used
 	switch {
 	case len(s.rec.Claims) == 0:
@@ -115,7 +119,7 @@ func (k *knownRows) putRow(s snapshot, now driver.Instant) {
 	if r == nil {
 		r = &knownRow{}
 	}
-	*r = knownRow{snapshot: s, seenAt: now, bytes: s.size()}
+	*r = knownRow{snapshot: s, seenAt: now, pace: pace, bytes: s.size()}
 	in.addNewest(r)
 	k.byName[s.row.Name] = r
 }
