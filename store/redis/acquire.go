@@ -37,13 +37,13 @@ func (s *store) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, erro
 	return g, s.addReason(ctx, c.Name, c.ID, err)
 }
 
-// acquireClaim chooses the script. acquire.lua decides for a plain mutex on which no claim waits, which is the usual
-// case and the cheapest. All other claims need acquire_queued.lua, and acquire.lua replies replyUseQueue if it finds
-// that.
+// acquireClaim chooses the script. acquire.lua decides for a mutex, fair or not, on which no claim waits, which is the
+// usual case and the cheapest. All other claims need acquire_queued.lua, and acquire.lua replies replyUseQueue if it
+// finds that.
 func (s *store) acquireClaim(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	lock := s.keys.lockKey(c.Name)
 	a := s.newAcquireLoop(c)
-	if s.opts.Layout == LayoutPlain && (!a.isPlain() || c.Wait && s.isContended(lock)) {
+	if s.opts.Layout == LayoutPlain && (c.Kind != driver.KindMutex || c.Wait && s.isContended(lock)) {
 		return a.waitInQueue(ctx)
 	}
 	g, held, err := a.tryAcquire(ctx, lock)
@@ -63,9 +63,8 @@ func (s *store) acquireClaim(ctx context.Context, c driver.Claim) (driver.Grant,
 }
 
 // tryArgs returns the arguments of acquire.lua.
-func tryArgs(c *driver.Claim) [6]string {
-	return [6]string{c.ID, strconv.FormatInt(c.TTL.Milliseconds(), 10), c.Owner, c.Meta, detachedFlag(c),
-		retentionMillis}
+func tryArgs(c *driver.Claim) [5]string {
+	return [5]string{c.ID, strconv.FormatInt(c.TTL.Milliseconds(), 10), c.Owner, c.Meta, detachedFlag(c)}
 }
 
 // retentionMillis is retention as the scripts want it.
@@ -157,7 +156,11 @@ func (a *acquireLoop) runStep(ctx context.Context, st *script, keys,
 // tryAcquire runs acquire.lua, which never enters the queue.
 func (a *acquireLoop) tryAcquire(ctx context.Context, lock string) (driver.Grant, *refusal, error) {
 	args := tryArgs(&a.claim)
-	return a.runStep(ctx, a.store.scripts.acquire, a.store.tryKeys(lock), args[:])
+	n := len(args)
+	for args[n-1] == "" { // what is empty at the end need not be sent: a claim has an id
+		n--
+	}
+	return a.runStep(ctx, a.store.scripts.acquire, a.store.tryKeys(lock), args[:n])
 }
 
 // tryKeys returns the keys of acquire.lua: the lock, its record, and in Redisson's layout the token.
@@ -203,8 +206,8 @@ func (a *acquireLoop) enterQueue(ctx context.Context, keys *[5]string) (driver.G
 }
 
 // queueArgs has room for the arguments of a script on a lock with a queue. It is an array on the caller's stack, as are
-// the lists of keys and the arguments of acquire.lua: that saves an allocation for each list (BenchmarkUncontended/fair
-// has 9 and would have 15).
+// the lists of keys and the arguments of acquire.lua: that saves an allocation for each list, as
+// BenchmarkUncontended shows.
 type queueArgs [15]string
 
 // fill returns the arguments that all these scripts begin with (see shared/state.lua), and mine after them.
@@ -261,7 +264,7 @@ func (a *acquireLoop) waitInQueue(ctx context.Context) (driver.Grant, error) {
 		a.Uncertain = true // it is in the queue, and only for an uncertain outcome will the client release it
 		if sub == nil {
 			var live bool
-			if sub, live = a.store.subscribeToLock(keys[0], a.claim.ID, true); sub == nil {
+			if sub, live = a.store.subscribeToLock(keys[0], a.claim.ID); sub == nil {
 				return g, driver.ErrClosed
 			}
 			// The hub was only just started. Its first notice is that it listens, and the script runs once more then.
@@ -337,7 +340,7 @@ func delayFullQueue(n int) time.Duration {
 // notified that the lock is free, when the holder's TTL has expired, and now and then.
 func (a *acquireLoop) waitOutsideQueue(ctx context.Context, r *refusal) (g driver.Grant, err error) {
 	lock := a.store.keys.lockKey(a.claim.Name)
-	sub, live := a.store.subscribeToLock(lock, a.claim.ID, false)
+	sub, live := a.store.subscribeToLock(lock, a.claim.ID)
 	if sub == nil {
 		return g, driver.ErrClosed
 	}

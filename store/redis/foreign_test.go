@@ -61,6 +61,70 @@ func TestFairClaimBehindForeignHolder(t *testing.T) {
 	}
 }
 
+// TestEmptyForeignValue: a foreign client's key with an empty value is a lock that is held, also for the claim whose turn
+// it is, which keeps its place, and the request to release that was made of it.
+func TestEmptyForeignValue(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := openForTest(t, "redis://"+server.Addr).(*store)
+	for _, fair := range []bool{false, true} {
+		name := fmt.Sprint("m", fair)
+		claim := func() driver.Claim {
+			c := waiting(mutex(name, longTTL))
+			c.Fair = fair
+			return c
+		}
+		last := acquire(t, s, claim())
+		first, second := claim(), claim()
+		enterQueue(t, s, first)
+		enterQueue(t, s, second)
+		if err := s.Break(t.Context(), name, first.ID, driver.Break{Mode: driver.BreakRequestRelease}); err != nil {
+			t.Fatal(err)
+		}
+		sendCommand(t, server, "SET", name, "")
+		for i, c := range []driver.Claim{first, second, first} {
+			_, r := enterQueue(t, s, c)
+			if r == nil || r.code != replyWaiting || r.place != int64(1+i%2) || !heldByForeign(r) {
+				t.Errorf("fair %v: look %d: %+v", fair, i, r)
+			}
+		}
+		var held *driver.HeldError
+		newcomer := claim()
+		newcomer.Wait = false
+		if _, err := s.Acquire(t.Context(), newcomer); !errors.As(err, &held) || held.Waiting != 2 {
+			t.Errorf("fair %v: a newcomer: %v", fair, err)
+		}
+		if value := sendCommand(t, server, "GET", name); value != "" {
+			t.Errorf("fair %v: the lock is %q", fair, value)
+		}
+		sendCommand(t, server, "DEL", name)
+		g, r := enterQueue(t, s, first)
+		if r != nil || g.Token <= last.Token {
+			t.Fatalf("fair %v: %+v, token %d after %d", fair, r, g.Token, last.Token)
+		}
+		if r := renew(t, s, g); r.Err != nil || !r.ReleaseRequested {
+			t.Errorf("fair %v: %+v", fair, r)
+		}
+		release(t, s, first)
+		release(t, s, second)
+	}
+}
+
+// TestWaiterOnFullServer: a server that is out of memory does not refuse a hand-over to a plain claim.
+func TestWaiterOnFullServer(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := openForTest(t, "redis://"+server.Addr).(*store)
+	holder, next := acquire(t, s, mutex("m", longTTL)), waiting(mutex("m", longTTL))
+	enterQueue(t, s, next)
+	sendCommand(t, server, "CONFIG", "SET", "maxmemory", "1")
+	release(t, s, holder.Claim)
+	if g, r := enterQueue(t, s, next); r != nil || g.Token <= holder.Token {
+		t.Errorf("%+v, token %d after %d", r, g.Token, holder.Token)
+	}
+	sendCommand(t, server, "CONFIG", "SET", "maxmemory", "0")
+}
+
 // TestListForeignLocks: a lock that only a foreign client holds is listed where a prefix or a template tells its key
 // from others.
 func TestListForeignLocks(t *testing.T) {

@@ -252,7 +252,7 @@ func TestForeignTurnNotices(t *testing.T) {
 	x := beginTurn(t, server, s, "m", turnShapes["fair"], func(x *turnScene) []string {
 		third, subs = x.claim(), nil
 		for _, c := range []driver.Claim{x.first, x.second, third} {
-			sub, live := s.subscribeToLock(x.name, c.ID, true)
+			sub, live := s.subscribeToLock(x.name, c.ID)
 			t.Cleanup(sub.unsubscribe)
 			if subs = append(subs, sub); !live {
 				<-sub.notices // the hub listens now

@@ -121,7 +121,7 @@ func (k keyspace) nameOfKey(lock string) (string, bool) {
 func (k keyspace) allKeys(name string) (keys [5]string) {
 	keys[0] = k.lockKey(name)
 	before, after := keyAffixes(keys[0])
-	// One allocation for all four keys: BenchmarkUncontended/fair has 9 with it, and would have 15 with sideKey.
+	// One allocation for all four keys: BenchmarkUncontended shows what more would cost.
 	var text strings.Builder
 	text.Grow((len(reserved) + 2 + len(before) + len(keys[0]) + len(after)) * 4)
 	for i, part := range [...]string{"", ".c", ".h", ".l"} {

@@ -204,7 +204,9 @@ func TestBrokenPromotedClaim(t *testing.T) {
 	}
 	// The note has expired.
 	sendCommand(t, server, "HSET", recordKey("m"), "noted", "1", "~"+dead.ID, "1", "kept", "1")
-	cycle()
+	next := fairClaim(longTTL)
+	enterQueue(t, s, next)
+	release(t, s, next)
 	for _, field := range []string{"noted", "notes", "~" + dead.ID} {
 		if sendCommand(t, server, "HEXISTS", recordKey("m"), field) != ":0" {
 			t.Errorf("the field %s of its note remains", field)

@@ -65,8 +65,8 @@ func TestReleaseOvertakesRequestDuringRollCall(t *testing.T) {
 	}
 	// This roll call has expired, and the next script ends it.
 	sendCommand(t, server, "HSET", recordKey("m"), "roll", "1", "rollend", "2")
-	if _, err := s.Acquire(t.Context(), fair()); !errors.Is(err, driver.ErrHeld) {
-		t.Fatal(err)
+	if _, r := enterQueue(t, s, fair()); r == nil || r.code != replyHeld {
+		t.Fatalf("%+v", r)
 	}
 	if left := sendCommand(t, server, "HEXISTS", recordKey("m"), "rollend"); left != ":0" {
 		t.Fatal("the roll call goes on")
@@ -390,7 +390,7 @@ func TestNextIsLongDead(t *testing.T) {
 		joinAndDie(t, s, claim(driver.MinTTL))
 		next := claim(10 * time.Minute)
 		joinAndDie(t, s, next)
-		sub, live := s.subscribeToLock(name, next.ID, true)
+		sub, live := s.subscribeToLock(name, next.ID)
 		t.Cleanup(sub.unsubscribe)
 		if !live {
 			<-sub.notices // the hub listens now

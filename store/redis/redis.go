@@ -44,7 +44,7 @@
 //
 // # Decisions
 //
-// The usual case of a fair mutex comes first. If the mutex is only held, handed over and waited for (the scripts call
+// The usual case of a mutex comes first. If the mutex is only held, handed over and waited for (the scripts call
 // it quiet), a few commands at the start of a script are enough. Setting up the rest of the script would take the
 // server longer than they do.
 //
@@ -64,8 +64,13 @@
 // newcomer's script promote a claim for which the lock was left free just now: the lock would be free for less time,
 // and the claim would be notified twice.
 //
-// A client that waits for a plain mutex, or did just now, runs the scripts for a queue at once. The cheap scripts for a
-// lock for which nobody waits would only reply that claims wait: one script more per acquire and one per release.
+// A client that waits for a mutex, or did just now, runs the scripts for a queue at once. The cheap scripts for a lock
+// for which nobody waits would only reply that claims wait: one script more per acquire and one per release. So a claim
+// that is the first of its client to wait asks twice, which costs it nothing, since it waits anyway. A fair release runs
+// the script for a queue always, so that a hand-over takes one round trip.
+//
+// A lock that becomes free is no notice. All waiters stand in the queue, and a release promotes or tells the first of
+// them. So the scripts of a lock for which nobody waits publish nothing.
 //
 // Foreign clients get turns only where a client asks for them, since the lock is not used during a turn to which nobody
 // comes, and our scripts cannot know whether anybody polls. The record notes when the lock was last free together with

@@ -57,11 +57,10 @@ func (s *store) sendRelease(ctx context.Context, p *retryLoop, c *driver.Claim, 
 		args := []string{id, s.publishCommand(), s.scripts.channel(lock), mark}
 		m, _, err = p.run(ctx, s.scripts.release, []string{lock, s.scripts.recordKey(lock)}, args)
 		return readNumber(m), err
-	// The cheap script first, unless claims probably wait. It cannot write a tombstone, and fair or shared claims
-	// have a queue, or parts of it.
+	// The cheap script first, unless claims probably wait: a fair lock is handed over in one round trip. It cannot write
+	// a tombstone, and shared claims have more keys.
 	case c.Kind == driver.KindMutex && !c.Fair && !tombstone && !s.isContended(lock):
-		m, _, err = p.run(ctx, s.scripts.release, []string{lock, s.scripts.recordKey(lock)},
-			[]string{id, s.publishCommand()})
+		m, _, err = p.run(ctx, s.scripts.release, []string{lock, s.scripts.recordKey(lock)}, []string{id})
 		if err != nil || readNumber(m) != replyUseQueue {
 			return readNumber(m), err
 		}

@@ -88,7 +88,7 @@ func TestRollCallIsSpread(t *testing.T) {
 	t.Parallel()
 	l := &waiterHub{store: &store{}, subscriptions: map[*subscription]struct{}{}}
 	for range 1000 {
-		l.addSubscription("", true)
+		l.addSubscription("")
 	}
 	told := func(message string) (soon int, latest time.Duration) {
 		l.handleMessage(message)

@@ -273,7 +273,7 @@ func (t *table) wait(ctx context.Context, name, version string) error {
 		return err
 	}
 	key := t.rowKey(name)
-	sub, live := t.s.subscribeToKey(key, "", false, key)
+	sub, live := t.s.subscribeToKey(key, "", key)
 	if sub == nil {
 		return driver.ErrClosed
 	}

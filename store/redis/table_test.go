@@ -39,7 +39,7 @@ func TestTableCluster(t *testing.T) {
 	for range 3 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		sub, _ := s.(*store).subscribeToKey(key, "", false, key)
+		sub, _ := s.(*store).subscribeToKey(key, "", key)
 		waitUntilListening(t, sub)
 		outcome := make(chan error, 1)
 		go func() { outcome <- tab.wait(ctx, r.Name, r.Version) }()
@@ -96,7 +96,7 @@ func TestListenBackoff(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	sub, _ := s.subscribeToLock("m", "", false)
+	sub, _ := s.subscribeToLock("m", "")
 	defer sub.unsubscribe()
 	waitUntilListening(t, sub)
 	server.Kill()
@@ -150,7 +150,7 @@ func TestResubscribeWakesWaiters(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	key := tab.rowKey(r.Name)
-	sub, _ := mine.subscribeToKey(key, "", false, key)
+	sub, _ := mine.subscribeToKey(key, "", key)
 	waitUntilListening(t, sub)
 	outcome := make(chan error, 1)
 	go func() {

@@ -37,7 +37,6 @@ type waiterHub struct {
 type subscription struct {
 	hub     *waiterHub
 	id      string
-	inQueue bool
 	notices chan time.Duration // buffered. 0: ask the server now; else: ask when that has passed
 }
 
@@ -57,15 +56,15 @@ const hubIdleTime = 5 * time.Second
 const hubListenTimeout = time.Second
 
 // subscribeToLock subscribes a claim to the notices about its lock, and reports whether the hub listens already. It
-// returns nil when the store is closed. inQueue says that the claim is in the queue. The general channel says that the
-// lock is free; this client's own channel has the notices for its claims.
-func (s *store) subscribeToLock(lock, id string, inQueue bool) (*subscription, bool) {
+// returns nil when the store is closed. The general channel has the notices for all clients; this client's own channel
+// has those for its claims.
+func (s *store) subscribeToLock(lock, id string) (*subscription, bool) {
 	general := s.scripts.channel(lock)
-	return s.subscribeToKey(lock, id, inQueue, general, general+":"+s.session)
+	return s.subscribeToKey(lock, id, general, general+":"+s.session)
 }
 
 // subscribeToKey is subscribeToLock for any key with these channels. With the first subscription it starts the hub.
-func (s *store) subscribeToKey(lock, id string, inQueue bool, channels ...string) (*subscription, bool) {
+func (s *store) subscribeToKey(lock, id string, channels ...string) (*subscription, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.life.Err() != nil {
@@ -86,7 +85,7 @@ func (s *store) subscribeToKey(lock, id string, inQueue bool, channels ...string
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.addSubscription(id, inQueue), h.listening
+	return h.addSubscription(id), h.listening
 }
 
 // subscribeIfListening subscribes a claim that is about to enter the queue if this client has a hub for the lock
@@ -95,7 +94,7 @@ func (s *store) subscribeIfListening(lock, id string) *subscription {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if h := s.hubs[lock]; h != nil {
-		return h.addSubscription(id, true)
+		return h.addSubscription(id)
 	}
 	return nil
 }
@@ -115,8 +114,8 @@ func (s *store) isContended(lock string) bool {
 
 // addSubscription is called with the store's mutex held. The buffer keeps a few notices for a claim whose request is
 // under way.
-func (h *waiterHub) addSubscription(id string, inQueue bool) *subscription {
-	sub := &subscription{h, id, inQueue, make(chan time.Duration, 4)}
+func (h *waiterHub) addSubscription(id string) *subscription {
+	sub := &subscription{h, id, make(chan time.Duration, 4)}
 	h.subscriptions[sub] = struct{}{}
 	return sub
 }
@@ -206,19 +205,19 @@ func (h *waiterHub) setListening(now bool) {
 }
 
 // handleMessage acts on a message of a script:
-// - "free": the lock may be free. Only claims outside of the queue ask, because those in the queue are promoted.
+// - "0" of Redisson, and the empty one of swap_row.lua: the lock may be free, or the row has changed.
 // - "roll <ms>": all claims in the queue show that they are alive, at random times within so many milliseconds.
 // - "turn <id>": this claim was promoted, or an operator ended it.
 // - "next <id> <ms>": this claim is the next, after one that was promoted now. It asks after the confirm window.
 func (h *waiterHub) handleMessage(message string) {
 	what, rest, _ := strings.Cut(message, " ")
 	switch what {
-	case "free", "0", "": // Redisson sends "0", and swap_row.lua sends nothing
-		h.notifyAfter(func(s *subscription) bool { return !s.inQueue }, 0)
+	case "0", "":
+		h.notifyAfter(func(*subscription) bool { return true }, 0)
 	// The script computed the span from the length of the queue.
 	case "roll":
 		ms, _ := strconv.ParseInt(rest, 10, 64)
-		h.notifySpread(func(s *subscription) bool { return s.inQueue }, millis(ms))
+		h.notifySpread(func(*subscription) bool { return true }, millis(ms))
 	case "turn":
 		h.notifyAfter(func(s *subscription) bool { return s.id == rest }, 0)
 	case "next":

@@ -1,12 +1,13 @@
 -- Acquires a free mutex, or repeats the grant of a claim that holds it: so a client that got no reply runs it again. If claims wait in
 -- the queue, or hold the lock in another way, it changes nothing and leaves the decision to acquire_queued.lua. It is the most used of
 -- all scripts: it sets the key first and looks afterwards, and replies with a bare number where it can. The record is kept for at least
--- ARGV[6] after the lock, and its expiry is moved once per hour only: so it is kept for up to an hour longer.
+-- KEEP after the lock, and its expiry is moved once per hour only: so it is kept for up to an hour longer.
 --
 -- KEYS  1 the lock: a string whose value is the holder's claim id
 --       2 its record, a hash; shared/state.lua lists its fields
--- ARGV  1 claim id  2 TTL in ms  3 owner  4 meta  5 flags (see shared/state.lua)  6 how long the record is kept without its lock, in ms
---       7 from a Redlock: the number of its round; the record keeps the largest (see release_queued.lua)
+-- ARGV  1 claim id  2 TTL in ms  3 owner  4 meta  5 flags (see shared/state.lua)
+--       6 from a Redlock: the number of its round; the record keeps the largest (see release_queued.lua)
+--       Those at the end may be missing, which counts as empty.
 --
 -- Replies with the token of a new grant, or with a list:
 --   {GRANTED, token, flags}        this claim holds the lock already
@@ -15,6 +16,7 @@
 --   {USE_QUEUE}                    run acquire_queued.lua
 --   {TOMBSTONED}                   the claim was released before this request arrived
 local HELD, GRANTED, BROKEN, USE_QUEUE, TOMBSTONED = 0, 1, 2, 6, 7
+local KEEP = 86400000 -- in ms: retention in redis.go
 local call, lock, record, id, ttl = redis.call, KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 -- SET with NX first, and the checks afterwards: in the usual case that saves a GET. No other client sees the key in
 -- between, since a server runs one script at a time (redis.io: "Scripting with Lua").
@@ -36,9 +38,9 @@ if set then
   local token = now
   if last_token and last_token + 1 > now then token = last_token + 1 end
   if floor and floor + 0 > token then token = floor + 0 end
-  call('HSET', record, 'id', id, 'token', token, 'owner', ARGV[3], 'meta', ARGV[4], 'ttl', ttl, 'flags', ARGV[5])
-  if ARGV[7] then call('HSET', record, 'ballot', ARGV[7]) end
-  local needed = now + (ttl + ARGV[6]) * 1000
+  call('HSET', record, 'id', id, 'token', token, 'owner', ARGV[3], 'meta', ARGV[4] or '', 'ttl', ttl, 'flags', ARGV[5] or '')
+  if ARGV[6] then call('HSET', record, 'ballot', ARGV[6]) end
+  local needed = now + (ttl + KEEP) * 1000
   -- The time is stored too, so that later scripts know, without asking for the TTL, that the record is kept long
   -- enough.
   if not kept_until or kept_until + 0 < needed then
@@ -62,11 +64,11 @@ if value == id then
   if string.find(flags, 'b', 1, true) then return {BROKEN} end
   call('PEXPIRE', lock, ttl)
   local t = call('TIME')
-  if not kept_until or kept_until + 0 < t[1] * 1000000 + t[2] + (ttl + ARGV[6]) * 1000 then
-    call('PEXPIRE', record, ttl + ARGV[6] + 3600000)
+  if not kept_until or kept_until + 0 < t[1] * 1000000 + t[2] + (ttl + KEEP) * 1000 then
+    call('PEXPIRE', record, ttl + KEEP + 3600000)
     call('HDEL', record, 'kept')
   end
-  if ARGV[7] and ARGV[7] + 0 > (tonumber(call('HGET', record, 'ballot')) or 0) then call('HSET', record, 'ballot', ARGV[7]) end
+  if ARGV[6] and ARGV[6] + 0 > (tonumber(call('HGET', record, 'ballot')) or 0) then call('HSET', record, 'ballot', ARGV[6]) end
   return {GRANTED, tonumber(last_token), flags}
 end
 if has_queue then return {USE_QUEUE} end

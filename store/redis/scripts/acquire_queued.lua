@@ -47,21 +47,25 @@ if quiet and mykind == 'mutex' and not is_tombstoned(me) and not was_broken then
     call('HDEL', CLAIMS, me)
     return mytoken
   end
-  -- If the lock is free for the queue: its first claim. The lock is that one's.
-  local first = not value and has_queue and not left_free and call('ZRANGE', QUEUE, 0, 0)[1]
+  -- If the lock is free for the queue: its first claims. The lock is the first one's.
+  local front = not value and has_queue and not left_free and call('ZRANGE', QUEUE, 0, 1) or {}
+  local first = front[1]
   local next_up = first == me
   if next_up and is_superseded() then return {SUPERSEDED} end
   if not value and (next_up or not has_queue) and not has_flag(flags, 'c') then
-    if next_up then
-      local waited = call('HGET', CLAIMS, me) -- an operator may have asked it to release while it waited
-      if waited then myflags = cjson.decode(waited).flags end
-      call('ZREM', QUEUE, me)
-      call('HDEL', CLAIMS, me, '?' .. me)
-      if call('ZCARD', QUEUE) == 0 then call('HDEL', RECORD, 'line') end
+    local waited = next_up and call('HGET', CLAIMS, me)
+    -- This comes first, since a server that is out of memory accepts no write but a removal as a script's first one.
+    if next_up then call('HDEL', CLAIMS, me, '?' .. me) end
+    if call('SET', LOCK, me, 'NX', 'PX', ttl) then
+      if waited then myflags = cjson.decode(waited).flags end -- an operator may have asked it to release while it waited
+      if next_up then
+        call('ZREM', QUEUE, me)
+        if not front[2] then call('HDEL', RECORD, 'line') end
+      end
+      call('HSET', RECORD, 'id', me, 'token', text(mytoken), 'flags', myflags, 'owner', owner, 'meta', meta, 'ttl', text(ttl))
+      return mytoken
     end
-    call('SET', LOCK, me, 'PX', ttl)
-    call('HSET', RECORD, 'id', me, 'token', text(mytoken), 'flags', myflags, 'owner', owner, 'meta', meta, 'ttl', text(ttl))
-    return mytoken
+    if waited then call('HSET', CLAIMS, me, waited) end -- a foreign client holds the lock, with an empty value
   end
   local waiters = has_queue and call('ZCARD', QUEUE) or 0
   local is_held = value and value == id and value ~= me
@@ -142,8 +146,6 @@ local function grant(itsflags)
       state = 'granted', permits = permits})
     call('ZADD', HOLDERS, text(now + ttl * 1000), me)
   end
-  -- What settle released is taken again, so no client outside of the queue is notified.
-  freed = false
   return reply_grant(token, permits)
 end
 

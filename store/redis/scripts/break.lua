@@ -45,7 +45,7 @@ if string.sub(me, 1, 2) == 'f.' then
     answer = NO_LOCK
   else
     call('DEL', LOCK)
-    held, freed = 'none', true
+    held = 'none'
   end
 elseif held == 'mutex' and id == me then
   note_reason(call('HGET', RECORD, 'ttl'))

@@ -29,14 +29,16 @@ local function note_last_free(next_value)
   if turn_time > 0 or is_noted then call('HSET', RECORD, 'turn', text(last_free) .. ' ' .. next_value) end
 end
 
+-- The shortest way, for a holder behind which nobody waits: see release.lua.
+local is_holder = value == me and id == me and not has_flag(flags, 'c') and ARGV[7] ~= '1'
+if is_holder and not has_queue then
+  call('DEL', LOCK)
+  return DONE
+end
+
 -- The short way, for the holder of a quiet lock. If the first waiting claim is alive, and so is the one behind it, which looks whether the
 -- first one comes, it is promoted as promote and promote_next in shared/queue.lua do it.
-if quiet and value == me and id == me and not has_flag(flags, 'c') and ARGV[7] ~= '1' and not turn_came then
-  if not has_queue then
-    call('DEL', LOCK)
-    call(PUBLISH, CHANNEL, 'free')
-    return DONE
-  end
+if quiet and is_holder and not turn_came then
   -- read_alive returns a waiting claim and its last sign of life, or nil if it gave none within its TTL.
   local function read_alive(who)
     local found = call('HMGET', CLAIMS, who, '?' .. who)
@@ -89,7 +91,7 @@ elseif held == 'shared' and call('ZSCORE', HOLDERS, me) then
 elseif held == 'foreign' and value == me then
   -- The record alone was evicted. Only a mutex has a claim's id as its value. The queue may have stayed.
   call('DEL', LOCK)
-  kind, limit, held, freed, waiters = 'mutex', 1, 'none', true, call('ZCARD', QUEUE)
+  kind, limit, held, waiters = 'mutex', 1, 'none', call('ZCARD', QUEUE)
   call('HSET', RECORD, 'kind', kind, 'limit', limit)
   queue_state[1] = kind
 elseif is_queued(me) then
@@ -98,7 +100,7 @@ else
   found = false
 end
 if ARGV[7] == '1' then add_tombstone(me) end
-if turn_came and freed and held == 'none' and waiters > 0 then
+if turn_came and held == 'none' and waiters > 0 then
   left_free, turn = true, now + turn_time * 1000
   write_when_full()
   call('HSET', RECORD, 'turn', text(turn) .. ' ')

@@ -6,6 +6,7 @@
 -- Replies as ../acquire.lua does, but never with USE_QUEUE: this layout has no queue
 --- include ../shared/foreign.lua
 local HELD, GRANTED, BROKEN, TOMBSTONED = 0, 1, 2, 7
+local KEEP = 86400000 -- in ms: retention in redis.go
 local lock, record, id = KEYS[1], KEYS[2], ARGV[1]
 local field = id .. ':1'
 local kind = redis.call('TYPE', lock).ok
@@ -17,7 +18,7 @@ if kind ~= 'none' then
       local flags = h[3] or ''
       if string.find(flags, 'b', 1, true) then return {BROKEN} end
       redis.call('PEXPIRE', lock, ARGV[2])
-      redis.call('PEXPIRE', record, ARGV[2] + ARGV[6])
+      redis.call('PEXPIRE', record, ARGV[2] + KEEP)
       return {GRANTED, tonumber(h[1])}
     elseif h[2] and redis.call('HEXISTS', lock, h[2] .. ':1') == 1 then
       local s = redis.call('HMGET', record, 'owner', 'meta', 'ttl', 'since')
@@ -42,9 +43,9 @@ redis.call('PEXPIRE', lock, ARGV[2])
 if counted and (counted ~= h[6] or redis.call('PTTL', KEYS[3]) == -1) then
   redis.call('SET', KEYS[3], text)
 else
-  redis.call('SET', KEYS[3], text, 'PX', ARGV[2] + ARGV[6])
+  redis.call('SET', KEYS[3], text, 'PX', ARGV[2] + KEEP)
 end
-redis.call('HSET', record, 'id', id, 'token', text, 'drawn', text, 'owner', ARGV[3], 'meta', ARGV[4],
-  'ttl', ARGV[2], 'since', string.format('%.0f', now), 'flags', ARGV[5])
-redis.call('PEXPIRE', record, ARGV[2] + ARGV[6])
+redis.call('HSET', record, 'id', id, 'token', text, 'drawn', text, 'owner', ARGV[3], 'meta', ARGV[4] or '',
+  'ttl', ARGV[2], 'since', string.format('%.0f', now), 'flags', ARGV[5] or '')
+redis.call('PEXPIRE', record, ARGV[2] + KEEP)
 return token

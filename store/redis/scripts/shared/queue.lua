@@ -13,18 +13,19 @@
 --   held                 'none', 'mutex', 'shared' (see set_mark) or 'foreign'
 --   held_weight          of all holders of a read-write lock or semaphore, promoted claims included
 --   waiters              how many claims wait
---   freed                something was released: if the lock is free in the end, waiters outside of the queue are notified
 --   unanswered           a promoted claim did not confirm (see settle)
 --   keys_added           keys were made that have no expiry yet
 --   roll_call, roll_call_end   when a roll call began, and when it ends; nil if there is none
 --   queue_state          the fields of the record as they were read
+-- Most locks with an empty value do not exist, so state.lua has left the question to the long way.
+if is_empty and call('EXISTS', LOCK) == 1 then value, left_free = '', false end
 local queue_state = call('HMGET', RECORD, 'kind', 'limit', 'mark', 'sum', 'roll', 'rollend', 'noted')
 local kind, limit, mark, held_weight = queue_state[1], tonumber(queue_state[2]), queue_state[3], tonumber(queue_state[4]) or 0
 local roll_call, roll_call_end, notes_until = tonumber(queue_state[5]), tonumber(queue_state[6]), tonumber(queue_state[7])
 local waiters = has_queue and call('ZCARD', QUEUE) or 0
 local MAX_SCAN = 128 -- how many waiting claims one script looks at, at most
 local held = 'foreign'
-local freed, unanswered, keys_added = false, false, false
+local unanswered, keys_added = false, false
 local promoted = nil -- the confirm window of the claim that was promoted last, in ms
 local moved = 0 -- by how many places promote_next has moved the queue on
 local vacant = false -- a mutex's holder is gone; its fields are left for the next holder to overwrite
@@ -61,7 +62,6 @@ local function remove_holder(who)
   end
   call('ZREM', HOLDERS, who)
   call('HDEL', CLAIMS, who)
-  freed = true
 end
 
 -- clear_holders removes the mark and all holders under it.
@@ -115,7 +115,7 @@ end
 
 local function remove_mutex_holder()
   if has_flag(flags, 'c') then call('HDEL', CLAIMS, id) end
-  held, id, flags, freed, vacant = 'none', nil, '', true, true
+  held, id, flags, vacant = 'none', nil, '', true
 end
 
 -- promote takes a claim from the queue, reserves the lock for it until the confirm window ends, and notifies its client. The window of a
@@ -308,10 +308,8 @@ local function save()
   end
   if waiters > 0 then
     if not has_queue then call('HSET', RECORD, 'line', '1') end
-  else
-    if has_queue then call('HDEL', RECORD, 'line') end
-    -- No claim is in the queue, so a client outside of it may take the lock.
-    if freed and held == 'none' then call(PUBLISH, CHANNEL, 'free') end
+  elseif has_queue then
+    call('HDEL', RECORD, 'line')
   end
   if keys_added or kept_until < now + KEEP * 1000 then
     local kept = math.max(math.floor(now / 1000 + KEEP + HOUR), math.floor(kept_until / 1000)) -- see raise_token.lua

@@ -28,8 +28,7 @@
 -- A claim's flags are letters: a, it is asked to release the lock; b, it was broken gracefully; c, it was promoted; d, it is detached.
 --
 -- The record's key is also the name of the lock's channel, to which all clients that wait listen. With ':' and a session it is the
--- channel of one client. The messages:
---   free           the lock is free: waiters outside of the queue try again
+-- channel of one client. A lock that becomes free is no message: all waiters stand in the queue. The messages:
 --   turn ID        this claim was promoted: it confirms
 --   next ID MS     this claim is the next after the promoted ones or has become a near one, or foreign clients have a turn: it looks again
 --                  after MS
@@ -40,6 +39,7 @@
 --   call                 redis.call
 --   now                  the server's time in microseconds
 --   value                the lock's value; false if there is none
+--   is_empty             value is false, but the key may exist with an empty value, a foreign client's: queue.lua finds that out
 --   id, token, flags     of the record: a mutex's holder or promoted claim, the largest token, that claim's flags
 --   has_queue            whether claims wait
 --   was_broken           whether an operator has broken the claim ARGV[6]
@@ -76,7 +76,8 @@ local function has_flag(flags, f) return string.find(flags, f, 1, true) ~= nil e
 -- If the key has another type, value is a table with the error. No value of ours has 1024 bytes, so a large foreign
 -- value is not read as a whole.
 local value = redis.pcall('GETRANGE', LOCK, 0, 1023)
-if value == '' and call('EXISTS', LOCK) == 0 then value = false end
+local is_empty = value == ''
+if is_empty then value = false end
 local stored = call('HMGET', RECORD, 'id', 'token', 'flags', 'line', 'bar', 'kept', 'quiet', '~' .. ARGV[6], 'floor', 'turn', 'left_for')
 local id, token, flags, has_queue = stored[1], tonumber(stored[2]) or 0, stored[3] or '', stored[4]
 local tombstones, kept_until, was_broken = stored[5], tonumber(stored[6]) or 0, stored[8]
