@@ -109,6 +109,73 @@ func TestServerSetForward(t *testing.T) {
 	})
 }
 
+// toldTable is a clockedTable with notices that bring rows.
+type toldTable struct {
+	*clockedTable
+	notices chan record.Row
+}
+
+func (t toldTable) Watcher() record.Watcher { return t }
+
+func (t toldTable) Session() string { return "" }
+
+func (t toldTable) Watch(string) record.Watch { return toldWatch{notices: t.notices} }
+
+type toldWatch struct {
+	record.PlainWatch
+	notices chan record.Row
+}
+
+func (w toldWatch) Wait(ctx context.Context, _ string, _ record.Place) (record.Row, error) {
+	select {
+	case row := <-w.notices:
+		return row, nil
+	case <-ctx.Done():
+		return record.Row{}, ctx.Err()
+	}
+}
+
+// TestServerSetBackBeforeNotice: a server's clock is set back, and a newcomer takes the lock, with an end by that clock.
+// A waiter that has had no reply since then gets the record by a notice, and does not take the holder for expired.
+func TestServerSetBackBeforeNotice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &steppedServer{t: t, m: fakeMemory()}
+		first := s.openClient()
+		defer first.Close()
+		g := s.mustAcquire(first, paceClaim(1, false))
+		table := s.m.Table()
+		told := toldTable{&clockedTable{Table: table, clock: record.ServerClock{Clock: table.Info().Clock},
+			offset: &s.clockOffset}, make(chan record.Row)}
+		waiter := record.New(told)
+		defer waiter.Close()
+		granted := acquireLater(t, waiter, paceClaim(2, true))
+		synctest.Wait()
+		s.clockOffset.Store(-int64(time.Hour))
+		newcomer := s.openClient()
+		defer newcomer.Close()
+		if err := first.Release(t.Context(), g.Claim, ""); err != nil {
+			t.Fatal(err)
+		}
+		held := s.mustAcquire(newcomer, paceClaim(3, false))
+		row, err := table.Load(t.Context(), held.Claim.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		row.Name = held.Claim.Name
+		told.notices <- row
+		synctest.Wait()
+		newcomer.Renew(t.Context(), []driver.Grant{held}, func(_ int, r driver.Renewal) {
+			if r.Err != nil {
+				t.Errorf("the holder renews: %v", r.Err)
+			}
+		})
+		if err := newcomer.Release(t.Context(), held.Claim, ""); err != nil {
+			t.Error(err)
+		}
+		<-granted
+	})
+}
+
 // TestServerClockWrongOnce: one reply with a time that is ahead, even the first one, expires no claim of a holder that
 // renews, and delays no expiry for long: a holder that dies two renewals later is replaced when its TTL has passed, by
 // a client that tries once.

@@ -388,15 +388,17 @@ func decodeRow(row Row) (*Record, error) {
 	return rec, nil
 }
 
-// acceptNotice takes the row that a notice has brought, if it has, as if it had been loaded. If this client has replaced
-// that row since, it takes the new one.
+// acceptNotice takes the row that a notice has brought, if it has, as if it had been loaded, but for the times in it. If
+// this client has read that row, or has replaced it since, it takes what it knows. The rows of runs are loaded: what
+// their times mean depends on the store's clock.
 func (e *engine) acceptNotice(row Row) (Row, *Record, bool) {
-	if row.Version == "" {
+	if row.Version == "" || e.keepsRuns {
 		return row, nil, false
 	}
-	if known, ok := e.knownRow(row.Name); ok && known.follows(row.Version) {
+	if known, ok := e.knownRow(row.Name); ok && (known.row.Version == row.Version || known.follows(row.Version)) {
 		return known.row, known.rec, true
 	}
+	row.untimed = e.storeClock != nil
 	row, rec, err := e.acceptRow(row, e.clock.Now())
 	return row, rec, err == nil // otherwise the load that follows tells why
 }

@@ -28,6 +28,7 @@ func (e *engine) stepInput(row Row, rec *Record) StepInput {
 	in := StepInput{ConfirmWindow: e.confirmWindow(), BeatSkip: rand.Int64N(maxBeatSkip)}
 	in.Now = e.estimateTime()
 	in.Earliest, in.Latest, in.ClockTrusted = e.storeBounds()
+	in.Untimed = row.untimed
 	if in.StoreTime = (TimeBounds{in.Earliest, in.Latest, in.ClockTrusted}); e.storeClock == nil {
 		in.StoreTime = e.storeTime()
 	}

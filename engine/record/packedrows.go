@@ -40,7 +40,7 @@ type packedTerms struct {
 func (s *snapshot) isPackable() bool {
 	r := s.rec
 	return len(r.Claims) == 1 && len(r.Ended) == 0 && r.NotesDroppedUntil == 0 && r.Runs == nil && r.Idle == 0 &&
-		r.Foreign == 0 && s.row.Foreign == 0
+		r.Foreign == 0 && s.row.Foreign == 0 && !s.row.untimed
 }
 
 // addRow packs a row.

@@ -115,6 +115,9 @@ type StepInput struct {
 	// StoreTime bounds the store's clock for the times that a ledger stores and compares later. It may be known
 	// although ClockTrusted is false: it is good enough for a pause, and not for the end of a claim.
 	StoreTime TimeBounds
+	// Untimed: the store's clock was not read since the record was written. It may have been set back before that, so
+	// no time in the record counts as passed.
+	Untimed bool
 	// Earliest is a lower bound: the store's clock is certainly past it.
 	Earliest int64
 	// Latest is an upper bound: the store's clock is certainly not past it.
@@ -199,7 +202,7 @@ func (in StepInput) judgeClaim(c *Claim) Liveness {
 
 // isExpired reports whether a claim has certainly expired by the store's clock, or by its mark.
 func (in StepInput) isExpired(c *Claim) bool {
-	return c.Marked && in.MarkIsGone || in.ClockTrusted && c.ExpiresAt > 0 && in.Earliest > c.ExpiresAt
+	return c.Marked && in.MarkIsGone || c.ExpiresAt > 0 && in.hasPassed(c.ExpiresAt)
 }
 
 // isExpiredHolder is isExpired for holders. A waiter whose renewal is late keeps its place if nobody has removed it
@@ -208,7 +211,7 @@ func (in StepInput) isExpiredHolder(c *Claim) bool { return c.State == Granted &
 
 // foreignEnd returns the end of a foreign client's hold, or 0 if there is none or it has expired.
 func (in StepInput) foreignEnd(r *Record) int64 {
-	if in.ClockTrusted && in.Earliest > r.Foreign {
+	if in.hasPassed(r.Foreign) {
 		return 0
 	}
 	return r.Foreign
@@ -226,8 +229,10 @@ func (in StepInput) expiryAfter(d time.Duration) int64 {
 	return in.Latest + d.Microseconds()
 }
 
-// hasPassed reports whether a time of the store's clock has certainly passed.
-func (in StepInput) hasPassed(at int64) bool { return in.ClockTrusted && in.Earliest > at }
+// hasPassed reports whether a time in the record, which is one of the store's clock, has certainly passed.
+func (in StepInput) hasPassed(at int64) bool {
+	return in.ClockTrusted && !in.Untimed && in.Earliest > at
+}
 
 // expireAndPromote is part of nearly every step. It removes the claims that have expired, except the one with the id
 // keep, and promotes the waiters whose turn has come. keep is the claim whose owner makes the step: the owner is

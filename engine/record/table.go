@@ -129,6 +129,10 @@ type Row struct {
 	// it is.
 	MarkTTL time.Duration
 
+	// untimed is set by the engine: a notice has brought the row, so this client may not have read the store's clock
+	// since it was written. See [StepInput.Untimed].
+	untimed bool
+
 	// Foreign is set by the table if a foreign client has taken the record in its own way: the time of the store's
 	// clock, in microseconds, up to which that client holds the lock. No claim of ours holds it then, whatever Data
 	// says; of Data only the token still counts, if there is any. The engine leaves the record alone until then.
