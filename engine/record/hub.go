@@ -149,6 +149,9 @@ func (h *waiterHub) run(ctx context.Context, known snapshot, idleLoads int) {
 		}
 		var load int64
 		row, now, isNoticed := h.e.acceptNotice(row)
+		if isNoticed && row.Version == known.row.Version {
+			isNoticed = false // the watch may have to learn by a read that this is the present row
+		}
 		if !isNoticed {
 			load = h.nextLoad()
 			var err error

@@ -383,6 +383,98 @@ func (w lateWatch) Wait(ctx context.Context, _ string, _ record.Place) (record.R
 	}
 }
 
+// TestNoticeOfReplacedRow: a notice brings a row that this client has replaced since, and the table does not know that.
+// The hub reads, and goes on to wait for notices.
+func TestNoticeOfReplacedRow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := fakeMemory()
+		holder := m.Open()
+		defer holder.Close()
+		held := storetest.Acquire(t, holder, paceClaim(0, false))
+		late := &replacedTable{Table: m.Table(), bell: make(chan struct{}, 1)}
+		waiter := record.New(late)
+		defer waiter.Close()
+		first, second := paceClaim(1, true), paceClaim(2, true)
+		first.Fair, second.Fair = true, true
+		granted := acquireLater(t, waiter, first)
+		synctest.Wait()
+		replaced, err := m.Table().Load(t.Context(), "m")
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := acquireLater(t, waiter, second)
+		time.Sleep(100 * time.Millisecond)
+		late.notify(replaced)
+		time.Sleep(100 * time.Millisecond)
+		if n := late.brought.Load(); n != 1 {
+			t.Errorf("the row was brought %d times", n)
+		}
+		from := time.Now()
+		storetest.Release(t, holder, held.Claim)
+		late.notify(record.Row{})
+		if took := (<-granted).Sub(from); took > turnsTake {
+			t.Errorf("granted %v after the release", took)
+		}
+		storetest.Release(t, waiter, first)
+		<-last
+	})
+}
+
+// replacedTable is a table that learns what its client has written by reads alone.
+type replacedTable struct {
+	record.Table
+	bell    chan struct{}
+	mu      sync.Mutex
+	row     record.Row // of the last notice; none since the last read
+	brought atomic.Int64
+}
+
+func (t *replacedTable) notify(row record.Row) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.row = row
+	t.bell <- struct{}{}
+}
+
+func (t *replacedTable) Load(ctx context.Context, name string) (record.Row, error) {
+	t.mu.Lock()
+	t.row = record.Row{}
+	t.mu.Unlock()
+	return t.Table.Load(ctx, name)
+}
+
+func (t *replacedTable) Watcher() record.Watcher { return t }
+
+func (t *replacedTable) Session() string { return "waiter" }
+
+func (t *replacedTable) Watch(string) record.Watch { return replacedWatch{table: t} }
+
+type replacedWatch struct {
+	record.PlainWatch
+	table *replacedTable
+}
+
+func (w replacedWatch) Wait(ctx context.Context, version string, _ record.Place) (record.Row, error) {
+	t := w.table
+	for rung := false; ; rung = true {
+		t.mu.Lock()
+		row := t.row
+		t.mu.Unlock()
+		switch {
+		case row.Version != "" && row.Version != version:
+			t.brought.Add(1)
+			return row, nil
+		case rung:
+			return record.Row{}, nil
+		}
+		select {
+		case <-t.bell:
+		case <-ctx.Done():
+			return record.Row{}, ctx.Err()
+		}
+	}
+}
+
 // TestBreakFarWaiter: a claim that is far from the head of the queue is broken, and learns of it at once.
 func TestBreakFarWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -1359,6 +1359,61 @@ func TestNotices(t *testing.T) {
 	storetest.CheckNoticedRow(t, one, two, record.InQueue, []byte("\x00\xff"), false)
 }
 
+// TestNoticedRowEpoch: a row that a notice has brought counts as read, and a watch of an earlier epoch brings none: the
+// servers may have lost what it shows, and give its revision to another write.
+func TestNoticedRowEpoch(t *testing.T) {
+	t.Parallel()
+	bucket := freshBucket()
+	one := openTable(t, connect(t, sharedServer(t)), bucket, Options{Create: true})
+	two := openTable(t, connect(t, sharedServer(t)), bucket, Options{})
+	row := record.Row{Name: "m", Data: []byte("{}")}
+	swap := func() (before string) {
+		t.Helper()
+		before = row.Version
+		now, err := one.Swap(t.Context(), row)
+		if err != nil {
+			t.Fatal(err)
+		}
+		row.Version = now.Version
+		return before
+	}
+	wait := func(known string) record.Row {
+		t.Helper()
+		brought, err := two.Watch("m").Wait(t.Context(), known, record.Outside)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return brought
+	}
+	swap()
+	read, lost, err := two.loadEntry(t.Context(), "m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	swap()
+	if brought := wait(read.Version); brought.Version != row.Version {
+		t.Fatalf("the notice brings %q, want %q", brought.Version, row.Version)
+	}
+	two.mu.Lock()
+	seen := two.seen["m"]
+	two.epoch.number++ // the connection was lost
+	lost.epoch = two.epoch.number
+	two.mu.Unlock()
+	if two.checkFresh("m", lost, seen) == nil {
+		t.Error("a read that shows less than the notice is believed")
+	}
+	if brought := wait(read.Version); brought.Version != "" {
+		t.Error("the watch brings what it has shown in the epoch before")
+	}
+	v, err := parseVersion(row.Version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := two.mayReplace("m", v); ok {
+		t.Error("what a notice has brought in the epoch before may be replaced")
+	}
+}
+
 // TestMissedNotice: a client whose watch has not shown a message that another one has replaced is notified: that
 // message may have concerned it.
 func TestMissedNotice(t *testing.T) {

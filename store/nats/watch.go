@@ -20,8 +20,9 @@ import (
 // a write before it is done, and those that are refused. Claims outside of the queue look at each change, so they get
 // the data with it, and need no read. For those in a queue, which can be long, it gets headers only.
 type keyWatch struct {
-	of   watched
-	stop context.CancelFunc
+	of    watched
+	stop  context.CancelFunc
+	epoch uint64 // in which it began
 
 	// Guarded by the table's mu.
 	waiting  int
@@ -73,12 +74,17 @@ func (one *watch) Wait(ctx context.Context, version string, place record.Place) 
 	}
 	defer t.leaveWatch(w)
 	for {
+		present := t.currentEpoch().number
 		t.mu.Lock()
-		last, err, changed, row := w.revision, w.err, w.changed, w.lastRow()
+		last, err, changed := w.revision, w.err, w.changed
 		if place == record.InQueue {
 			last = w.notice
 		}
 		isNews := last > known.revision && (known.revision > 0 || !w.removed)
+		var row record.Row
+		if isNews && w.epoch == present { // otherwise it may show what the servers have lost
+			row = t.takeRow(w)
+		}
 		t.mu.Unlock()
 		switch {
 		case isNews:
@@ -94,21 +100,27 @@ func (one *watch) Wait(ctx context.Context, version string, place record.Place) 
 	}
 }
 
-// lastRow returns the row that was reported last, if the data came with it. It is called with the table's mu held.
-func (w *keyWatch) lastRow() record.Row {
+// takeRow returns the row that was reported last, if the data came with it. That counts as a read: see mayReplace. It is
+// called with mu held.
+func (t *table) takeRow(w *keyWatch) record.Row {
 	if w.of.headersOnly || w.removed || w.revision == 0 {
 		return record.Row{}
 	}
-	return record.Row{Name: w.of.name, Version: versionOf(w.revision, w.data).String(), Data: w.data}
+	v := versionOf(w.revision, w.data)
+	if v.revision >= t.seen[w.of.name].revision {
+		t.noteLocked(w.of.name, entry{version: v, epoch: w.epoch})
+	}
+	return record.Row{Name: w.of.name, Version: v.String(), Data: w.data}
 }
 
 // joinWatch returns a watch, and begins it if there is none.
 func (t *table) joinWatch(of watched) (*keyWatch, error) {
+	present := t.currentEpoch().number
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	w := t.watches[of]
 	if w == nil {
-		w = &keyWatch{of: of, changed: make(chan struct{})}
+		w = &keyWatch{of: of, epoch: present, changed: make(chan struct{})}
 		var ctx context.Context
 		ctx, w.stop = context.WithCancel(t.life)
 		w.idle = time.AfterFunc(idleWatch, w.stop)
