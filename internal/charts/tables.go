@@ -56,6 +56,9 @@ var tables = []table{
 		"max/min: plain, fair", "fastest other client, its max/min"}, (*figures).oneKey},
 	{"processes", "", []string{"plain", "fair", "plain, now / before", "fair, now / before", "max/min: plain, fair",
 		"CPU in us, of client and server: plain", "fair", "fastest other client, its max/min"}, (*figures).processes},
+	{"hand-overs", "", []string{"floor: gap, us", "plain: gap, us", "p99", "fair: gap, us", "p99",
+		"plain, now / before", "fair, now / before", "max/min: plain, fair", "requests/turn: floor, plain, fair",
+		"fastest other client: gap, max/min"}, (*figures).handOvers},
 	{"slowest", "slowest-", []string{"own locks: mean, ms", "p99, ms", "one lock, plain: p99, ms", "p99, in rounds",
 		"fair: p99, ms", "p99, in rounds"}, (*figures).slowest},
 	{"held", "", []string{"client", "s to take", "requests/min", "goroutines", "heap B per lock", "resident B per lock",
@@ -174,6 +177,19 @@ func (f *figures) processes() [][]string {
 	return [][]string{{f.now(setup, "holdfast", "cycles/s"), f.now(setup, "holdfast-fair", "cycles/s"),
 		f.get(setup, "holdfast", "cycles/s", "now / before"), f.get(setup, "holdfast-fair", "cycles/s", "now / before"),
 		f.pair(setup, "max/min"), cpu("holdfast"), cpu("holdfast-fair"), f.describeFastest(setup)}}
+}
+
+func (f *figures) handOvers() [][]string {
+	const setup = "hand-overs"
+	other := f.fastest(setup)
+	if other != "" {
+		other += " " + join(f.now(setup, other, "gap-us"), f.now(setup, other, "max/min"))
+	}
+	return [][]string{{f.now(setup, "floor", "gap-us"),
+		f.now(setup, "holdfast", "gap-us"), f.now(setup, "holdfast", "gap-p99-us"),
+		f.now(setup, "holdfast-fair", "gap-us"), f.now(setup, "holdfast-fair", "gap-p99-us"),
+		f.get(setup, "holdfast", "gap-us", "now / before"), f.get(setup, "holdfast-fair", "gap-us", "now / before"),
+		f.pair(setup, "max/min"), join(f.now(setup, "floor", "requests/turn"), f.pair(setup, "requests/turn")), other}}
 }
 
 func (f *figures) slowest() [][]string {
