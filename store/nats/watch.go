@@ -20,12 +20,12 @@ import (
 // a write before it is done, and those that are refused. Claims outside of the queue look at each change, so they get
 // the data with it, and need no read. For those in a queue, which can be long, it gets headers only.
 type keyWatch struct {
-	of    watched
-	stop  context.CancelFunc
-	epoch uint64 // in which it began
+	of   watched
+	stop context.CancelFunc
 
 	// Guarded by the table's mu.
 	waiting  int
+	epoch    uint64      // in which it began
 	idle     *time.Timer // ends the watch when nobody has waited for a while
 	revision uint64      // the last one that was reported
 	data     []byte      // its data, unless there are headers only
@@ -74,7 +74,6 @@ func (one *watch) Wait(ctx context.Context, version string, place record.Place) 
 	}
 	defer t.leaveWatch(w)
 	for {
-		present := t.currentEpoch().number
 		t.mu.Lock()
 		last, err, changed := w.revision, w.err, w.changed
 		if place == record.InQueue {
@@ -82,7 +81,7 @@ func (one *watch) Wait(ctx context.Context, version string, place record.Place) 
 		}
 		isNews := last > known.revision && (known.revision > 0 || !w.removed)
 		var row record.Row
-		if isNews && w.epoch == present { // otherwise it may show what the servers have lost
+		if isNews && w.epoch == t.epoch.number { // otherwise it may show what the servers have lost
 			row = t.takeRow(w)
 		}
 		t.mu.Unlock()
@@ -115,12 +114,11 @@ func (t *table) takeRow(w *keyWatch) record.Row {
 
 // joinWatch returns a watch, and begins it if there is none.
 func (t *table) joinWatch(of watched) (*keyWatch, error) {
-	present := t.currentEpoch().number
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	w := t.watches[of]
 	if w == nil {
-		w = &keyWatch{of: of, epoch: present, changed: make(chan struct{})}
+		w = &keyWatch{of: of, changed: make(chan struct{})}
 		var ctx context.Context
 		ctx, w.stop = context.WithCancel(t.life)
 		w.idle = time.AfterFunc(idleWatch, w.stop)
@@ -163,6 +161,10 @@ func (t *table) watchKey(ctx context.Context, w *keyWatch) error {
 	if err := t.checkConnected(); err != nil {
 		return err
 	}
+	present := t.currentEpoch().number // not in Wait, which must not block: see callServer
+	t.mu.Lock()
+	w.epoch = present
+	t.mu.Unlock()
 	js, err := t.conn().JetStream(nats.APIPrefix(apiPrefix(t.js)))
 	if err != nil {
 		return err
