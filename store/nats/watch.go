@@ -99,8 +99,8 @@ func (one *watch) Wait(ctx context.Context, version string, place record.Place) 
 	}
 }
 
-// takeRow returns the row that was reported last, if the data came with it. That counts as a read: see mayReplace. It is
-// called with mu held.
+// takeRow returns the row that was reported last, if the data came with it. That counts as a read: see mayReplace. It
+// is called with mu held.
 func (t *table) takeRow(w *keyWatch) record.Row {
 	if w.of.headersOnly || w.removed || w.revision == 0 {
 		return record.Row{}
