@@ -44,7 +44,9 @@
 // store itself tells the waiting clients of the write, in one step with it. So the notice costs no request, and is sent
 // even if the reply to the swap is lost. A notification brings the row if it is shorter than 5,400 bytes, which some
 // fifty claims are, so that the next holder makes one request and not two. Clients of the versions before look at the
-// name alone, and read.
+// name alone, and read. The server keeps notifications until all that listen in its cluster have read them, in a queue
+// of 8 GB. If it is full, writes that notify fail. So no connection that listens may stay in a transaction: such a queue
+// has room for a million notifications of the longest records.
 //
 // Statements share a few connections. A caller that finds one free runs its statement on it; the statements
 // of others follow in batches. A caller that gives up leaves at once and breaks no connection.
