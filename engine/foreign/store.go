@@ -25,7 +25,19 @@ const (
 
 // New makes the store of a table. layout is the name of the layout, for errors. The store refuses everything but the
 // plain mutex, and marks foreign holders.
-func New(t record.Table, layout string) driver.Store { return &store{record.New(t), layout} }
+func New(t record.Table, layout string) driver.Store {
+	return &store{record.New(holderTable{t}), layout}
+}
+
+// holderTable is a table of records that have room for a holder, and for no queue.
+type holderTable struct{ record.Table }
+
+// Traits says so.
+func (t holderTable) Traits() record.Traits {
+	traits := t.Table.Traits()
+	traits.NoQueue = true
+	return traits
+}
 
 // store is the record engine over the table of a layout.
 type store struct {

@@ -156,7 +156,7 @@ func (a *acquire) observeHolder(rec *Record) bool {
 	}
 	w.token = rec.Token
 	w.foreign = w.foreign || rec.Foreign != 0
-	return w.over && !w.foreign && (a.watcher != nil || a.info.WriteInterval == 0)
+	return w.over && !w.foreign && !a.traits.NoQueue && (a.watcher != nil || a.info.WriteInterval == 0)
 }
 
 // noteHolder notes which client holds the lock, and whether it held it before. It looks at one holder: where claims

@@ -161,7 +161,14 @@ func TestPolledPlainClaims(t *testing.T) {
 // lentTable is a table on which a foreign client can hold all locks.
 type lentTable struct {
 	record.Table
-	isLent atomic.Bool
+	isLent  atomic.Bool
+	noQueue bool
+}
+
+func (t *lentTable) Traits() record.Traits {
+	traits := t.Table.Traits()
+	traits.NoQueue = t.noQueue
+	return traits
 }
 
 func (t *lentTable) Load(ctx context.Context, name string) (record.Row, error) {
@@ -187,13 +194,14 @@ func TestPolledClaimJoins(t *testing.T) {
 	for _, test := range []struct {
 		writeInterval time.Duration
 		foreign       bool
+		noQueue       bool
 		waiters       int
-	}{{0, false, 1}, {2 * time.Second, false, 0}, {0, true, 0}} {
+	}{{0, false, false, 1}, {2 * time.Second, false, false, 0}, {0, true, false, 0}, {0, false, true, 0}} {
 		synctest.Test(t, func(t *testing.T) {
 			m := fakeMemory()
 			others := m.Open()
 			defer others.Close()
-			table := &lentTable{Table: pacedTable{m.Table(), test.writeInterval, 0, nil}}
+			table := &lentTable{Table: pacedTable{m.Table(), test.writeInterval, 0, nil}, noQueue: test.noQueue}
 			waiter := record.New(table)
 			defer waiter.Close()
 			held := storetest.Acquire(t, others, paceClaim(0, false))

@@ -202,6 +202,8 @@ type Traits struct {
 	ExpiresIdle bool
 	// Traceless: nothing remains of a lock that is free, and so no note of who has ended a claim.
 	Traceless bool
+	// NoQueue: a record has room for one holder and for nothing else, so no plain claim joins a queue.
+	NoQueue bool
 	// ListsInOrder: List has a fixed order, and can begin anywhere in it. A sweep has a few seconds at a time; with
 	// this it continues where it stopped. Without it, idle records that come after very many others would never be
 	// seen.
