@@ -3,6 +3,7 @@ package holdfast_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,7 +18,7 @@ import (
 // by then.
 type slowTable struct {
 	record.Table
-	request, reply *time.Duration // of the next swap
+	request, reply *atomic.Int64 // of the next swap: durations; a renewal may be under way
 }
 
 func (slowTable) Watcher() record.Watcher { return nil }
@@ -26,8 +27,7 @@ func (t slowTable) Swap(ctx context.Context, row record.Row) (record.Row, error)
 	if row.Version == "" { // a client that does not know the record begins with a swap that is refused
 		return t.Table.Swap(ctx, row)
 	}
-	request, reply := *t.request, *t.reply
-	*t.request, *t.reply = 0, 0
+	request, reply := time.Duration(t.request.Swap(0)), time.Duration(t.reply.Swap(0))
 	answer := make(chan func() (record.Row, error), 1)
 	go func() {
 		time.Sleep(request)
@@ -69,7 +69,7 @@ func TestLedgerCancelledBegin(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				slow := slowTable{memory.New(nil).Table(), new(time.Duration), new(time.Duration)}
+				slow := slowTable{memory.New(nil).Table(), new(atomic.Int64), new(atomic.Int64)}
 				open := func() (*holdfast.Client, *holdfast.Ledger) {
 					client, err := holdfast.New(slowLedger{memory.New(nil).Open(), slow}, nil)
 					if err != nil {
@@ -93,7 +93,8 @@ func TestLedgerCancelledBegin(t *testing.T) {
 					defer cancel()
 					ctx = limited
 				}
-				*slow.request, *slow.reply = c.request, c.reply
+				slow.request.Store(int64(c.request))
+				slow.reply.Store(int64(c.reply))
 				if c.closes {
 					go func() {
 						time.Sleep(time.Second)
