@@ -142,6 +142,8 @@ func (e *Ensemble) javaCommand(member int, o Options, config string) []string {
 		"java", "-Xmx192m", "-Xms32m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData",
 		"-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=64", "-Dzookeeper.extendedTypesEnabled=true",
 		"-Dzookeeper.globalOutstandingLimit=100000",
+		// In an election, servers that lack a message ask again after up to a minute. On a busy machine some do.
+		"-Dzookeeper.fastleader.maxNotificationInterval=2000",
 	}
 	if !o.Direct {
 		_, socks, _ := net.SplitHostPort(e.Links[member].Addr)
