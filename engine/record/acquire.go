@@ -315,7 +315,7 @@ func (a *acquire) writeClaim(
 func (a *acquire) useOutcome(ctx context.Context, o stepOutcome) (grant driver.Grant, done bool, err error) {
 	switch err := o.err; {
 	case !o.made && o.rec == nil && o.refusedOn.rec != nil:
-		a.row, a.rec, a.source = o.refusedOn.row, o.refusedOn.rec, fromOthers
+		a.useTold(o.refusedOn)
 		return grant, false, nil
 	case !o.made && o.rec == nil:
 		return grant, false, a.loadRow(ctx)
@@ -527,15 +527,9 @@ func (a *acquire) useRow(row Row, rec *Record) {
 	a.observeClaims(row.Name, rec)
 }
 
-// useUpdate makes the row that the hub has sent the one that the next step looks at. A row that a notice has brought may
-// be older than a swap of this call without a reply, and proves nothing about that.
-func (a *acquire) useUpdate(u update) {
-	if !u.noticed {
-		a.useRow(u.row, u.rec)
-		return
-	}
-	a.row, a.rec, a.source = u.row, u.rec, fromOthers
-}
+// useTold makes a row the one that the next step looks at although this call has not read it. It may be older than a swap
+// of this call without a reply, and proves nothing about that.
+func (a *acquire) useTold(s snapshot) { a.row, a.rec, a.source = s.row, s.rec, fromOthers }
 
 // handleConflict continues from the row that another client's write has left. rec is nil if the refusal did not bring
 // it.
@@ -659,7 +653,11 @@ func (a *acquire) waitForChange(ctx context.Context, inQueue bool) (grant driver
 			return grant, false, u.err
 		}
 		a.backoff.idleLoads = 0
-		a.useUpdate(u)
+		if u.noticed {
+			a.useTold(u.snapshot)
+		} else {
+			a.useRow(u.row, u.rec)
+		}
 		return grant, false, nil
 	case <-timer.C:
 		a.backoff.idleLoads = maxIdleLoads

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// disk is the real fsys. Handles are those of the kernel. Names are opened below the handle of their directory, as on
+// disk is the real fsys. Handles are the kernel's. Names are opened below the handle of their directory, as on
 // other systems, so that no path is walked, and names such as nul are names like all others.
 //
 // The kernel has no call that renames or removes by name: a file is opened first, and the rename goes by its handle. So

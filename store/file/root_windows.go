@@ -256,7 +256,7 @@ func accountName(sid *windows.SID) string {
 // examineAncestors finds nothing: who may rename the directories above is not looked at here.
 func examineAncestors(string) []driver.Finding { return nil }
 
-// neededFlags are those of a file system on which the store works: it removes the name of an open file at once
+// neededFlags has the flags of a file system on which the store works: it removes the name of an open file at once
 // (FILE_SUPPORTS_POSIX_UNLINK_RENAME). Tests on a system that does not have this replace them.
 var neededFlags uint32 = 0x400
 

@@ -446,12 +446,11 @@ func (ln *listener) awaitNotification(c *pgx.Conn) (notified bool, err error) {
 // passOn passes a notification on. It is called with mu held.
 func (ln *listener) passOn(channel, payload string) {
 	text, name, _ := strings.Cut(payload, "/")
-	row := parseNoticedRow(text, name)
 	if channel != ln.session {
-		ln.wake(wanted{bucket: bucketOf(name)}, name, row)
+		ln.wake(wanted{bucket: bucketOf(name)}, name, text)
 	}
 	if channel == ln.session || channel == ln.location.channel && record.NamesSession(text, ln.session) {
-		ln.wake(wanted{bucketOf(name), true}, name, row)
+		ln.wake(wanted{bucketOf(name), true}, name, text)
 	}
 }
 
@@ -465,10 +464,11 @@ func parseNoticedRow(text, name string) (none record.Row) {
 	return record.Row{Name: name, Version: rowVersion(id, data), Data: data}
 }
 
-// wake counts a change of what is wanted, and notifies those that wait for it. It is called with mu held.
-func (ln *listener) wake(what wanted, name string, row record.Row) {
+// wake counts a change of what is wanted, and notifies those that wait for it. A bucket has notifications for many
+// names, of which few are wanted, so a row is read only here. It is called with mu held.
+func (ln *listener) wake(what wanted, name, text string) {
 	if w := ln.interests[what]; w != nil && w.names[name] != nil {
-		w.names[name].changed(row)
+		w.names[name].changed(parseNoticedRow(text, name))
 	}
 }
 

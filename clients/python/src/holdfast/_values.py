@@ -70,7 +70,7 @@ class Observation:
 class TimedLock:
     """A lock that is held for its TTL without a connection. Whoever has ``handle`` can renew and release it.
 
-    ``tokens`` has the token of each lock by its name, if there are several. ``permits`` are those of a semaphore.
+    ``tokens`` has the token of each lock by its name, if there are several. ``permits`` has the numbers of a semaphore.
     """
 
     handle: str
