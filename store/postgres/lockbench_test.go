@@ -1,8 +1,10 @@
 package postgres_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"strconv"
@@ -27,6 +29,13 @@ const (
 		do update set token = floor.token + 1, ends = excluded.ends where floor.ends < now() returning token`
 	floorRelease = `update floor set ends = '-infinity' where name = $1 and token = $2`
 
+	// What the store's own statements are for a lock that nobody else wants: see replaceText.
+	sameTable = `create table same (name text primary key, data bytea not null, version uuid not null)
+		with (fillfactor = 50)`
+	sameInsert  = `insert into same values ($1, $2, $3)`
+	sameReplace = `update same set data = $2, version = $3 where name = $1 and version = $4 and sha256(data) = $5
+		returning clock_timestamp(), case when pg_try_advisory_xact_lock(1, 1) then '' end`
+
 	// Between processes the least is one statement that enters the queue, whose number is the token, and one that hands
 	// the lock to the next one and notifies it.
 	lineTable = `create table line (name text primary key, token bigint not null, ids text[] not null)
@@ -37,8 +46,8 @@ const (
 		select pg_notify(split_part(next, '.', 1), next) from left_by where next is not null`
 )
 
-// BenchmarkLocks: next to the floor is an advisory lock, which has no TTL and no token, and writes nothing. All have
-// pools of four connections.
+// BenchmarkLocks: next to the floor is an advisory lock, which has no TTL and no token, and writes nothing, and the
+// statements of the store itself, without what decides about them. All have pools of four connections.
 func BenchmarkLocks(b *testing.B) {
 	var server *pgtest.Server
 	s := benchtest.Store{
@@ -48,7 +57,7 @@ func BenchmarkLocks(b *testing.B) {
 				b.Fatal(err)
 			}
 			b.Cleanup(server.Stop)
-			if err := server.Exec(floorTable + "; " + lineTable + "; create extension pg_stat_statements"); err != nil {
+			if err := server.Exec(floorTable + "; " + lineTable + "; " + sameTable + "; create extension pg_stat_statements"); err != nil {
 				b.Fatal(err)
 			}
 			return server.URL("test") + "?sslmode=disable&pool_max_conns=4"
@@ -62,6 +71,7 @@ func BenchmarkLocks(b *testing.B) {
 		},
 		Lockers: append(append([]benchtest.Locker{
 			benchtest.Floor(openBenchFloor),
+			{Name: "floor-same-requests", In: []benchtest.Setup{benchtest.Alone, benchtest.OwnKeys}, Open: openSameRequests},
 			{Name: "advisory", In: benchtest.Cycles, Open: openAdvisory}, // each lock that is held takes a connection
 			benchtest.HandOverFloor(openLine),
 		}, benchtest.Holdfast("create=true")...), benchtest.Queues("create=true")...),
@@ -90,6 +100,39 @@ func openBenchFloor(b testing.TB, address string) benchtest.Cycle {
 			err = fmt.Errorf("the lock %s was not held", lock)
 		}
 		return err
+	}
+}
+
+// openSameRequests writes rows of the size of our records. The client knows how the row is, as ours does.
+func openSameRequests(b testing.TB, address string) benchtest.Lock {
+	pool := benchPool(b, address)
+	held, free := bytes.Repeat([]byte("h"), 300), bytes.Repeat([]byte("f"), 60)
+	type row struct{ data, version []byte }
+	newVersion := func() []byte {
+		id := make([]byte, 16)
+		_, _ = rand.Read(id) // it never fails
+		return id
+	}
+	var rows sync.Map // name -> row
+	replace := func(ctx context.Context, name string, data []byte) error {
+		known, _ := rows.Load(name)
+		old, next := known.(row), row{data, newVersion()}
+		sum := sha256.Sum256(old.data)
+		var now time.Time
+		var notified *string
+		err := pool.QueryRow(ctx, sameReplace, name, next.data, next.version, old.version, sum[:]).Scan(&now, &notified)
+		rows.Store(name, next)
+		return err
+	}
+	return func(ctx context.Context, name string, _ int) (benchtest.Lease, error) {
+		if _, ok := rows.Load(name); !ok {
+			first := row{free, newVersion()}
+			if _, err := pool.Exec(ctx, sameInsert, name, first.data, first.version); err != nil {
+				return benchtest.Lease{}, err
+			}
+			rows.Store(name, first)
+		}
+		return benchtest.Lease{Release: func() error { return replace(ctx, name, free) }}, replace(ctx, name, held)
 	}
 }
 
