@@ -203,8 +203,7 @@ func (e *engine) encodeWithRoom(r *Record) ([]byte, error) {
 // it is.
 func Decode(name string, data []byte) (*Record, error) {
 	var w recordJSON
-	d := json.NewDecoder(bytes.NewReader(data))
-	if err := d.Decode(&w); err != nil || d.More() {
+	if err := json.Unmarshal(data, &w); err != nil {
 		return nil, corruptError(name, data, fmt.Errorf("not one JSON object (%v)", err))
 	}
 	switch {
@@ -218,6 +217,9 @@ func Decode(name string, data []byte) (*Record, error) {
 	r := &Record{
 		Kind: w.Kind, Limit: w.Limit, Token: w.Token, Idle: w.Idle,
 		Ended: w.decodeNotes(), NotesDroppedUntil: w.NotesDroppedUntil, Runs: decodeRuns(w.Runs),
+	}
+	if len(w.Claims) > 0 {
+		r.Claims = make([]Claim, 0, len(w.Claims))
 	}
 	for _, c := range w.Claims {
 		r.Claims = append(r.Claims, Claim{
