@@ -13,9 +13,10 @@ import (
 	"time"
 )
 
-// writeJavaClient writes the jar with the compiled classes, the jar with their sources, and the description for Maven.
-func writeJavaClient(dir, compiled, version, out string, date time.Time) error {
-	for name, from := range map[string]string{"": compiled, "-sources": filepath.Join(dir, "src")} {
+// writeJavaClient writes the jar with the compiled classes, the jars with their sources and their documentation, and the
+// description for Maven.
+func writeJavaClient(dir, compiled, pages, version, out string, date time.Time) error {
+	for name, from := range map[string]string{"": compiled, "-sources": filepath.Join(dir, "src"), "-javadoc": pages} {
 		files, err := filesBelow(from)
 		if err != nil {
 			return err
@@ -28,7 +29,15 @@ func writeJavaClient(dir, compiled, version, out string, date time.Time) error {
 	return writePOM(dir, "holdfast-client", purpose, version, out)
 }
 
-// writeJavaEngine writes the jar with the command of one platform.
+// engineReadme is all that the jars with the sources and the documentation of a command contain.
+const engineReadme = `This artifact is the holdfast command for %s, a program in Go. It has neither sources in Java nor an API.
+
+Its sources and its documentation: https://github.com/holdfast-go/holdfast, version %s
+The sources of what it contains of others: META-INF/LICENSES.txt, in the jar with the command
+`
+
+// writeJavaEngine writes the jar with the command of one platform. Maven Central accepts no jar without one of sources
+// and one of documentation, so it has these too, with a README alone.
 func writeJavaEngine(dir, target, binary, sbom, version, out string, date time.Time) error {
 	command, err := os.ReadFile(binary)
 	if err != nil {
@@ -48,8 +57,11 @@ func writeJavaEngine(dir, target, binary, sbom, version, out string, date time.T
 	name := "holdfast-engine-" + platform
 	files := []jarFile{{at, command}, {at + ".sha256", []byte(hex.EncodeToString(sum[:]) + "\n")},
 		{"META-INF/sbom/holdfast.cdx.json", modules}, {"META-INF/" + licensesFile, licenses}}
-	if err := packJar(filepath.Join(out, name+"-"+version+".jar"), version, files, date); err != nil {
-		return err
+	readme := []jarFile{{"README.txt", fmt.Appendf(nil, engineReadme, platform, version)}}
+	for kind, files := range map[string][]jarFile{"": files, "-sources": readme, "-javadoc": readme} {
+		if err := packJar(filepath.Join(out, name+"-"+version+kind+".jar"), version, files, date); err != nil {
+			return err
+		}
 	}
 	return writePOM(dir, name, "The holdfast command, for holdfast-client", version, out)
 }

@@ -13,10 +13,12 @@
 //	                                         a package for Node in OUT: DIR has package.json and README.md
 //	dist npm-engine TARGET BINARY SBOM VERSION OUT
 //	                                         a package for Node with the command for TARGET, such as linux_amd64
-//	dist jar-client DIR COMPILED VERSION OUT
-//	                                         jars and a description for Maven in OUT: DIR has src and pom.xml
+//	dist jar-client DIR COMPILED PAGES VERSION OUT
+//	                                         jars and a description for Maven in OUT: DIR has src and pom.xml, and PAGES
+//	                                         what javadoc has made
 //	dist jar-engine DIR TARGET BINARY SBOM VERSION OUT
-//	                                         a jar with the command for TARGET, and its description
+//	                                         a jar with the command for TARGET, those that Maven Central wants next to it,
+//	                                         and its description
 //
 // ARCH is an architecture as Go calls it. Next to each BINARY that goes into an artifact is its LICENSES.txt.
 package main
@@ -59,13 +61,13 @@ func run(args []string) error {
 		return writeNPMClient(args[1], args[2], args[3], args[4], date)
 	case len(args) == 6 && args[0] == "npm-engine":
 		return writeNPMEngine(args[1], args[2], args[3], args[4], args[5], date)
-	case len(args) == 5 && args[0] == "jar-client":
-		return writeJavaClient(args[1], args[2], args[3], args[4], date)
+	case len(args) == 6 && args[0] == "jar-client":
+		return writeJavaClient(args[1], args[2], args[3], args[4], args[5], date)
 	case len(args) == 7 && args[0] == "jar-engine":
 		return writeJavaEngine(args[1], args[2], args[3], args[4], args[5], args[6], date)
 	}
 	return errors.New("the arguments are packages CONFIG VERSION ARCH DIR, image BINARY VERSION ARCH FILE, " +
 		"sbom BINARY VERSION FILE, licenses BINARY FILE, wheel DIR SOURCE VERSION TAG OUT [BINARY SBOM], npm-client DIR COMPILED VERSION OUT, " +
-		"npm-engine TARGET BINARY SBOM VERSION OUT, jar-client DIR COMPILED VERSION OUT, " +
+		"npm-engine TARGET BINARY SBOM VERSION OUT, jar-client DIR COMPILED PAGES VERSION OUT, " +
 		"or jar-engine DIR TARGET BINARY SBOM VERSION OUT")
 }
