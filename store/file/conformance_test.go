@@ -72,8 +72,10 @@ func TestConformance(t *testing.T) {
 			return s, nil
 		},
 		Kill: func(s driver.Store) error {
-			m, _ := tables.Load(s)
-			m.(*killableTable).killProcess()
+			found, _ := tables.Load(s)
+			m := found.(*killableTable)
+			m.killProcess()
+			t.Cleanup(func() { _ = m.Close() }) // Wine removes no directory that is open
 			return nil
 		},
 		Restart: func(context.Context) error { return nil }, // there is no server

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -46,5 +48,126 @@ func TestForcedStoreHasNoSecondNames(t *testing.T) {
 		if err := unix.Stat(filepath.Join(dir, "locks", "a", row.Version), &st); err != nil || st.Nlink > 1 == force {
 			t.Errorf("with Force %t, a file has %d names: %v", force, st.Nlink, err)
 		}
+	}
+}
+
+// TestSymlinks: a symbolic link in the place of a directory or of a record of the store is not followed.
+func TestSymlinks(t *testing.T) {
+	t.Parallel()
+	dir, victim := t.TempDir()+"/store", t.TempDir()
+	tab := openTest(t, dir)
+	row := mustSwap(t, tab, record.Row{Name: "a"})
+	a := filepath.Join(dir, "locks", "a")
+	if err := errors.Join(os.Rename(a, filepath.Join(victim, "a")), os.Symlink(filepath.Join(victim, "a"),
+		a)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tab.Load(t.Context(), "a"); !errors.Is(err, driver.ErrCorrupt) {
+		t.Errorf("load through a link: %v", err)
+	}
+	for _, version := range []string{row.Version, ""} {
+		row.Version = version
+		if _, err := tab.Swap(t.Context(), row); !errors.Is(err, driver.ErrCorrupt) {
+			t.Errorf("swap through a link: %v", err)
+		}
+	}
+	if left := listDir(t, filepath.Join(victim, "a")); len(left) != firstSeq+1 {
+		t.Errorf("the link was followed: %v", left)
+	}
+	b := mustSwap(t, tab, record.Row{Name: "b"})
+	file := filepath.Join(dir, "locks", "b", b.Version)
+	if err := errors.Join(os.Rename(file, filepath.Join(victim, "b")), os.Symlink(filepath.Join(victim, "b"),
+		file)); err != nil {
+		t.Fatal(err)
+	}
+	if row, err := tab.Load(t.Context(), "b"); !errors.Is(err, driver.ErrCorrupt) {
+		t.Errorf("a record was read through a link: %v, %v", row, err)
+	}
+	if err := errors.Join(os.Rename(filepath.Join(dir, "tmp"), filepath.Join(victim, "tmp")),
+		os.Symlink(filepath.Join(victim, "tmp"), filepath.Join(dir, "tmp"))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openTable(t.Context(), dir, nil); err == nil {
+		t.Error("a store was opened with a link in it")
+	}
+}
+
+// TestUntrustedDirectory: symbolic links, files, and directories that others can write in are refused with ErrDenied.
+func TestUntrustedDirectory(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	open := filepath.Join(dir, "open")
+	if err := errors.Join(os.Mkdir(open, 0o700), os.Chmod(open, 0o777), os.WriteFile(filepath.Join(dir, "file"), nil,
+		0o600),
+		os.Mkdir(filepath.Join(dir, "real"), 0o700), os.Symlink("real", filepath.Join(dir, "link"))); err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{"open", "file", "link"} {
+		if _, err := openTable(t.Context(), filepath.Join(dir, bad), nil); !errors.Is(err, driver.ErrDenied) {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+	if _, err := New(t.Context(), "", nil); !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("no directory: %v", err)
+	}
+	if left := listDir(t, filepath.Join(dir, "real")); len(left) != 0 {
+		t.Errorf("the link was followed: %v", left)
+	}
+}
+
+// TestUntrustedAncestors: a directory that any user can move away is refused, by its name or through a link to it. If
+// only a group or another owner can, there is a warning.
+func TestUntrustedAncestors(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	if err := errors.Join(os.MkdirAll(at("open/mine/store"), 0o700), os.Mkdir(at("link"), 0o700),
+		os.Symlink(at("open/mine"), at("link/mine"))); err != nil {
+		t.Fatal(err)
+	}
+	mode := func(m os.FileMode) {
+		if err := os.Chmod(at("open"), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"open/mine/store", "open/mine/new", "link/mine/store"} {
+		mode(0o777)
+		if _, err := openTable(t.Context(), at(name), nil); !errors.Is(err, driver.ErrDenied) ||
+			!strings.Contains(err.Error(), at("open")) {
+			t.Errorf("%s below a directory in which anybody can write: %v", name, err)
+		}
+		mode(os.ModeSticky | 0o777)
+		if tab, err := openTable(t.Context(), at(name), nil); err != nil {
+			t.Errorf("%s below a sticky one: %v", name, err)
+		} else {
+			_ = tab.Close()
+		}
+	}
+	mode(0o770)
+	s, err := New(t.Context(), at("open/mine/store"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	s.(*store).table.temporaryDirs = nil
+	if found := examine(t, s); !slices.Contains(found, "file-ancestor-group") {
+		t.Errorf("below a directory in which a group can write: %q", found)
+	}
+}
+
+// TestFilePermissions: other users can neither read nor write anything in a store.
+func TestFilePermissions(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir() + "/deep/store"
+	tab := openTest(t, dir)
+	mustSwap(t, tab, record.Row{Name: "a"})
+	err := filepath.Walk(dir, func(path string, info os.FileInfo, err error) error {
+		if err == nil && info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%s has mode %v", path, info.Mode())
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }

@@ -21,8 +21,8 @@ import (
 type eventHub struct {
 	locksPath string
 
-	watcherMu sync.Mutex        // held while the watcher is made, and while watches are added and removed
-	watcher   *fsnotify.Watcher // made for the first waiter
+	watcherMu sync.Mutex   // held while the watcher is made, and while watches are added and removed
+	watcher   *fileWatcher // made for the first waiter
 	closed    bool
 	done      chan struct{}      // closed when run has returned
 	watched   map[string]int     // the number of waiters per directory
@@ -115,7 +115,7 @@ func (h *eventHub) startWatcher() error {
 	if h.watcher != nil {
 		return nil
 	}
-	watcher, err := fsnotify.NewWatcher()
+	watcher, err := newFileWatcher(h.locksPath)
 	if err != nil {
 		return err
 	}
@@ -125,7 +125,7 @@ func (h *eventHub) startWatcher() error {
 }
 
 // run receives events and errors until the watcher is closed.
-func (h *eventHub) run(watcher *fsnotify.Watcher) {
+func (h *eventHub) run(watcher *fileWatcher) {
 	defer close(h.done)
 	for {
 		select {

@@ -5,6 +5,9 @@ package file
 import (
 	"errors"
 	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
 	"testing"
 )
 
@@ -35,6 +38,44 @@ func TestWatchDuringErrors(t *testing.T) {
 	<-changed
 	cancel()
 	cancelToo()
+	if err := h.close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestWatchClosesOnlyItsOwn: watches that are removed while something happens close no file of others.
+func TestWatchClosesOnlyItsOwn(t *testing.T) {
+	t.Parallel()
+	locks := t.TempDir()
+	h := newEventHub(locks)
+	var wg sync.WaitGroup
+	for lock := range 4 {
+		dir := filepath.Join(locks, strconv.Itoa(lock))
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		wg.Go(func() {
+			for i := range 200 {
+				_, cancel, err := h.subscribe(filepath.Base(dir))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				f, err := os.Create(filepath.Join(dir, strconv.Itoa(i)))
+				if err != nil {
+					t.Error(err)
+				}
+				cancel()
+				if _, err := f.Write([]byte("x")); err != nil {
+					t.Error(err)
+				}
+				if err := f.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
 	if err := h.close(); err != nil {
 		t.Error(err)
 	}
