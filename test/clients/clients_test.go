@@ -86,7 +86,7 @@ type kit struct {
 }
 
 // mustBuild builds the command and the agents, once for all tests.
-func mustBuild(t *testing.T) *kit {
+func mustBuild(t testing.TB) *kit {
 	t.Helper()
 	k, err := built()
 	if err != nil {
@@ -270,7 +270,7 @@ func readCases(t *testing.T, file string) (cases []testCase) {
 
 // runner runs one case.
 type runner struct {
-	*testing.T
+	testing.TB
 	command, store string
 	argv           []string
 	via, token     string // what the agents connect to, if it is not the store
@@ -284,8 +284,8 @@ type runner struct {
 	number         int
 }
 
-func newRunner(t *testing.T, k *kit, language, store string) *runner {
-	return &runner{T: t, command: k.command, argv: k.agents[language], store: store, agents: map[string]*agent{},
+func newRunner(t testing.TB, k *kit, language, store string) *runner {
+	return &runner{TB: t, command: k.command, argv: k.agents[language], store: store, agents: map[string]*agent{},
 		later: map[string]<-chan answer{}, tokens: map[string]float64{}}
 }
 

@@ -9,6 +9,7 @@ import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
 import java.nio.file.attribute.PosixFilePermissions;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -16,6 +17,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Semaphore;
+import java.util.concurrent.atomic.AtomicLong;
 
 /** Does what the cases in clients/cases say: a command per line of stdin, an answer per line of stdout. Agent URL TOKEN. */
 final class Agent {
@@ -120,7 +122,8 @@ final class Agent {
                         b.work(it);
                     }
                 });
-                return Map.of("token", lease.token(), "owner", lease.owner(), "kind", lease.kind(), "permits", lease.permits());
+                return Map.of("token", lease.token(), "owner", lease.owner(), "kind", lease.kind(), "permits", lease.permits(),
+                    "locks", lease.tokens().keySet().stream().sorted().toList());
             }
             case "begin" -> {
                 Block opened = new Block();
@@ -151,8 +154,9 @@ final class Agent {
             }
             case "await-lost" -> {
                 Held held = get(block.held);
-                String reason = held.lost().get().reason();
-                return Map.of("valid", held.isValid(), "cause", reason, "told", List.of(reason));
+                HoldfastException.LockLost lost = held.lost().get();
+                return Map.of("valid", held.isValid(), "cause", lost.reason(), "told", List.of(lost.reason()),
+                    "lock", lost.lock().orElse(""));
             }
             case "await-request" -> ((Lease) get(block.held)).releaseRequested().get();
             case "request-release" -> locks.requestRelease(name);
@@ -197,6 +201,7 @@ final class Agent {
             }
             case "cancel" -> block.thread.interrupt(); // the wait of an open
             case "close-client" -> locks.close();
+            case "cycles" -> cycle(Json.number(a, "callers", 1), Json.number(a, "count", 0));
             case "work" -> work(label, Path.of(Json.text(a, "file")), Json.number(a, "turns", 0), seconds(a, "for"), seconds(a, "ttl"));
             default -> throw new IllegalArgumentException(what);
         }
@@ -222,6 +227,26 @@ final class Agent {
         }
     }
 
+    /** For the benchmark: locks are acquired and released, count times in all. */
+    private static void cycle(long callers, long count) throws Exception {
+        AtomicLong left = new AtomicLong(count);
+        List<CompletableFuture<Void>> all = new ArrayList<>();
+        for (long i = 0; i < callers; i++) {
+            Lock lock = locks.mutex(Long.toString(i));
+            CompletableFuture<Void> done = new CompletableFuture<>();
+            all.add(done);
+            new Thread(() -> {
+                try {
+                    while (left.getAndDecrement() > 0) lock.acquire().release();
+                    done.complete(null);
+                } catch (InterruptedException | HoldfastException e) {
+                    done.completeExceptionally(e);
+                }
+            }).start();
+        }
+        for (CompletableFuture<Void> done : all) get(done);
+    }
+
     private static void answer(Map<String, Object> command) {
         Map<String, Object> reply = new LinkedHashMap<>();
         reply.put("id", command.get("id"));
@@ -232,7 +257,10 @@ final class Agent {
             while (type.getEnclosingClass() != null && type.getEnclosingClass() != HoldfastException.class) type = type.getSuperclass();
             reply.put("error", type.getSimpleName());
             reply.put("message", e.getMessage());
-            if (e instanceof HoldfastException.LockLost lost) reply.put("cause", lost.reason());
+            if (e instanceof HoldfastException.LockLost lost) {
+                reply.put("cause", lost.reason());
+                reply.put("lock", lost.lock().orElse(""));
+            }
             if (e instanceof HoldfastException.TooSoon soon) reply.put("later", soon.retryAfter().toMillis() > 0);
             if (e instanceof HoldfastException.LockTimeout held) reply.put("holders", held.holders().stream().map(Claim::owner).toList());
             if (e instanceof HoldfastException.LockHeld held) reply.put("holders", held.holders().stream().map(Claim::owner).toList());

@@ -62,7 +62,13 @@ async def do(locks, what, a):
         block = lock_of(locks, a)
         held = await enter(block)
         blocks[label] = (block, held)
-        return {"token": held.token, "owner": held.owner, "kind": held.kind, "permits": held.permits}
+        return {
+            "token": held.token,
+            "owner": held.owner,
+            "kind": held.kind,
+            "permits": held.permits,
+            "locks": sorted(held.tokens),
+        }
     if what == "begin":
         label = a.pop("as")
         how = split(a, "wait", "note", "fingerprint")
@@ -97,8 +103,9 @@ async def do(locks, what, a):
         held = blocks[a["as"]][1]
         told = []
         await result(held.lost.wait())
-        await result(held.on_lost(lambda error: told.append(error.cause)))
-        return {"valid": held.valid(), "cause": held.cause, "told": told}
+        locks_lost = []
+        await result(held.on_lost(lambda error: (told.append(error.cause), locks_lost.append(error.lock))))
+        return {"valid": held.valid(), "cause": held.cause, "told": told, "lock": locks_lost[0]}
     if what == "await-request":
         held = blocks[a["as"]][1]
         if hasattr(held, "wait_release_requested"):
@@ -137,8 +144,10 @@ async def do(locks, what, a):
         runs = await result(locks.ledger(a["ledger"]).list())
         return {"keys": [r.key for r in runs]}
     if what == "acquire-timed":
-        how = {"also": a.pop("also", ()), "idempotency_key": a.pop("key", None)}
-        timed = await result(lock_of(locks, {k: v for k, v in a.items() if k != "as"}).acquire_timed(**how))
+        key = a.pop("key", None)
+        timed = await result(
+            lock_of(locks, {k: v for k, v in a.items() if k != "as"}).acquire_timed(idempotency_key=key)
+        )
         handles[a["as"]] = timed
         return {"token": timed.token, "locks": sorted(timed.tokens), "permits": timed.permits}
     if what == "detach":
@@ -169,6 +178,30 @@ async def do(locks, what, a):
             except holdfast.HoldfastError:
                 await asyncio.sleep(0.05)
         return {}
+    if what == "cycles":  # for the benchmark: locks are acquired and released, count times in all
+
+        def share(i):
+            return a["count"] // a["callers"] + (i < a["count"] % a["callers"])
+
+        def call(i):
+            for _ in range(share(i)):
+                with locks.mutex(str(i)):
+                    pass
+
+        async def call_async(i):
+            for _ in range(share(i)):
+                async with locks.mutex(str(i)):
+                    pass
+
+        if use_asyncio:
+            await asyncio.gather(*(call_async(i) for i in range(a["callers"])))
+        else:
+            threads = [threading.Thread(target=call, args=(i,)) for i in range(a["callers"])]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        return {}
     if what == "connect":  # to another URL
         other = (holdfast.aio.connect if use_asyncio else holdfast.connect)(a["url"], token=a.get("token"))
         try:
@@ -192,6 +225,8 @@ async def answer(locks, command):
     except holdfast.HoldfastError as e:
         public = next(c.__name__ for c in type(e).__mro__ if c.__name__ in holdfast.__all__)
         reply = {"id": number, "error": public, "message": str(e), "cause": getattr(e, "cause", None)}
+        if isinstance(e, holdfast.LockLost):
+            reply["lock"] = e.lock
         if isinstance(e, (holdfast.LockHeld, holdfast.LockTimeout)):
             reply["holders"] = [c.owner for c in e.holders]
         if isinstance(e, holdfast.TooSoon):

@@ -9,7 +9,7 @@ import {
   type Address, type CallOptions, Broken, NoAnswer, Server, isUnreachable, longestTimer, type Stream, parseAddress, silence,
 } from "./http.js";
 import {
-  type Claim, type LockInfo, type Observation, type RunInfo, type TimedLock, claimOf, lockOf, permitsOf, runOf, timedOf, tokenOf,
+  type Claim, type LockInfo, type Observation, type RunInfo, type TimedLock, claimOf, lockOf, permitsOf, runOf, timedOf, tokenOf, tokensOf,
 } from "./values.js";
 
 // The server rounds to milliseconds. The clock of Linux that goes on while the machine sleeps is read in steps of 10 ms;
@@ -41,6 +41,8 @@ export interface MutexOptions extends LockOptions {
   minHoldMs?: number;
   /** End the lease after so many milliseconds. */
   maxHoldMs?: number;
+  /** Names of more mutexes, which are acquired and held with this one, all or none. */
+  also?: readonly string[];
 }
 
 export interface SemaphoreOptions extends LockOptions {
@@ -49,8 +51,6 @@ export interface SemaphoreOptions extends LockOptions {
 }
 
 export interface TimedOptions {
-  /** More mutexes, all or none; the handle is for all. */
-  also?: readonly string[];
   /** A text of your own for this lock. If the answer is lost, the same call with the same key gets the same lock. */
   idempotencyKey?: string;
   signal?: AbortSignal;
@@ -231,6 +231,8 @@ export class Lease extends Held implements AsyncDisposable {
   readonly ttlMs: number;
   /** Which permits of a semaphore this is: numbers below the limit that no other holder has. Empty if they have none. */
   readonly permits: readonly number[];
+  /** The token of each lock by its name, if there are several. */
+  readonly tokens: ReadonlyMap<string, number>;
   readonly #server: Server;
   readonly #stream: Stream;
   readonly #hold: string;
@@ -243,6 +245,7 @@ export class Lease extends Held implements AsyncDisposable {
     this.owner = String(acquired.owner);
     this.ttlMs = Number(acquired.ttl_ms);
     this.permits = permitsOf(acquired);
+    this.tokens = tokensOf(acquired);
     this.#server = server;
     this.#stream = stream;
     this.#hold = `/v1/holds/${String(acquired.hold)}`;
@@ -265,7 +268,7 @@ export class Lease extends Held implements AsyncDisposable {
       for (let line; (line = await this.#stream.next()) !== undefined;) {
         if (line.event === "release_requested") this.#requested.abort();
         if ((line.event === "released" || line.event === "detached") && this.ended) return; // as this process has asked for
-        if (line.event === "lost") this.lose(lost(String(line.cause), String(line.message)));
+        if (line.event === "lost") this.lose(lost(String(line.cause), String(line.message), line.lock));
         if (line.event === "failed") this.lose(lost("gone", errorOf(line).message));
       }
       this.lose(lost("disconnected", "the server has ended the hold"));
@@ -414,9 +417,8 @@ export class Lock {
   }
 
   /** Acquires the lock for its ttlMs, without a connection: nobody renews it, unless Client.renew does. */
-  async acquireTimed({ signal, also = [], idempotencyKey: key }: TimedOptions = {}): Promise<TimedLock> {
+  async acquireTimed({ signal, idempotencyKey: key }: TimedOptions = {}): Promise<TimedLock> {
     const { wait_ms: wait, ...body } = this.#body;
-    if (also.length > 0) body.also = also;
     if (key !== undefined && !/^[ -~]*$/.test(key)) throw new Invalid("an idempotencyKey must be printable ASCII characters");
     if (body.ttl_ms === undefined) throw new Invalid("a timed lock needs a ttlMs");
     const verb = wait === 0 ? "try" : "acquire";

@@ -43,6 +43,11 @@ export class LockLost extends HoldfastError {
   get reason(): string {
     return String(this.problem.cause ?? "gone");
   }
+
+  /** Which of several locks it is about, if it is about one. */
+  get lock(): string | undefined {
+    return this.problem.lock === undefined ? undefined : String(this.problem.lock);
+  }
 }
 
 /** The holder has released the lock, or ended the run, before. */
@@ -143,8 +148,8 @@ export function errorOf(problem: Problem): HoldfastError {
   return new (byCode[String(problem.code)] ?? HoldfastError)(String(text), problem);
 }
 
-export function lost(cause: string, message: string): LockLost {
-  return new LockLost(message, { code: "lost", cause });
+export function lost(cause: string, message: string, lock?: unknown): LockLost {
+  return new LockLost(message, { code: "lost", cause, lock });
 }
 
 export function listOf(value: unknown): Problem[] {

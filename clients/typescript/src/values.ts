@@ -123,15 +123,19 @@ export function runOf(v: Problem): RunInfo {
 }
 
 export function timedOf(v: Problem): TimedLock {
-  const all = [v, ...(Array.isArray(v.also) ? (v.also as Problem[]) : [])];
   return {
     handle: String(v.handle),
     name: String(v.lock),
     token: tokenOf(v.token),
     ttlMs: Number(v.ttl_ms),
     permits: permitsOf(v),
-    tokens: new Map(all.map((lock) => [String(lock.lock), tokenOf(lock.token)])),
+    tokens: tokensOf(v),
   };
+}
+
+export function tokensOf(v: Problem): Map<string, number> {
+  const all = [v, ...(Array.isArray(v.also) ? (v.also as Problem[]) : [])];
+  return new Map(all.map((lock) => [String(lock.lock), tokenOf(lock.token)]));
 }
 
 export function permitsOf(v: Problem): number[] {

@@ -79,7 +79,7 @@ const commands: Record<string, (a: Fields) => Promise<Fields>> = {
     opening.set(as, controller);
     const { signal } = controller;
     const lease = await open(as, async (work) => void await lockOf(a).using(work, { signal })) as Lease;
-    return { token: lease.token, owner: lease.owner, kind: lease.kind, permits: lease.permits };
+    return { token: lease.token, owner: lease.owner, kind: lease.kind, permits: lease.permits, locks: [...lease.tokens.keys()].sort() };
   },
   async "begin"({ as, ledger, key, wait, note, fingerprint, ...a }) {
     const how = options({ ...(wait !== undefined && { wait }), ...(note && { note }), ...(fingerprint && { fingerprint }) });
@@ -109,8 +109,8 @@ const commands: Record<string, (a: Fields) => Promise<Fields>> = {
   async "await-lost"({ as }) {
     const { held } = blockOf(as);
     if (!held.signal.aborted) await once(held.signal, "abort");
-    const { reason } = held.signal.reason as LockLost;
-    return { valid: held.valid(), cause: reason, told: [reason] };
+    const { reason, lock } = held.signal.reason as LockLost;
+    return { valid: held.valid(), cause: reason, told: [reason], lock };
   },
   async "await-request"({ as }) {
     const { releaseRequested } = blockOf(as).held as Lease;
@@ -133,8 +133,8 @@ const commands: Record<string, (a: Fields) => Promise<Fields>> = {
     return { states: runs.map((r) => r.state), results: runs.map((r) => r.result ?? null), errors: runs.map((r) => r.error) };
   },
   async "keys"({ ledger }) { return { keys: (await locks.ledger(ledger).list()).map((r) => r.key) }; },
-  async "acquire-timed"({ as, also, key, ...a }) {
-    const lock = await lockOf(a).acquireTimed({ ...(also && { also }), ...(key && { idempotencyKey: key }) });
+  async "acquire-timed"({ as, key, ...a }) {
+    const lock = await lockOf(a).acquireTimed(key && { idempotencyKey: key });
     timed.set(as, lock);
     return { token: lock.token, locks: [...lock.tokens.keys()].sort(), permits: lock.permits };
   },
@@ -161,6 +161,13 @@ const commands: Record<string, (a: Fields) => Promise<Fields>> = {
     }
     return {};
   },
+  async "cycles"({ callers, count }) { // for the benchmark: locks are acquired and released, count times in all
+    let left = count as number;
+    await Promise.all(Array.from({ length: callers }, async (_, i) => {
+      while (left-- > 0) await (await locks.mutex(String(i)).acquire()).release();
+    }));
+    return {};
+  },
   async "connect"({ url, token }) { // to another URL
     await using other = connect(url, token === undefined ? {} : { token });
     await other.list();
@@ -180,7 +187,7 @@ async function answer({ id, do: what, ...a }: Fields): Promise<Fields> {
     if (!(error instanceof HoldfastError)) return { id, error: String(error) };
     return {
       id, error: error.name, message: error.message,
-      ...(error instanceof LockLost && { cause: error.reason }),
+      ...(error instanceof LockLost && { cause: error.reason, lock: error.lock }),
       ...((error instanceof LockHeld || error instanceof LockTimeout) && { holders: error.holders.map((c) => c.owner) }),
       ...(error instanceof TooSoon && { later: error.retryAfterMs > 0 }),
     };

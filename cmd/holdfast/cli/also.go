@@ -134,29 +134,6 @@ func (b *boundedGroup) Remaining() time.Duration {
 	return max(0, min(left, b.LeaseGroup.Remaining()))
 }
 
-// releaseRequested is closed when somebody asks for one of the locks.
-func (r *lockRequest) releaseRequested(ctx context.Context, lease *holdfast.Lease) <-chan struct{} {
-	if r.group == nil {
-		return lease.ReleaseRequested()
-	}
-	requested, first := make(chan struct{}), make(chan struct{}, 1)
-	for _, l := range r.group.Leases() {
-		go func() {
-			select {
-			case <-l.ReleaseRequested():
-			case <-ctx.Done():
-				return
-			}
-			select {
-			case first <- struct{}{}:
-				close(requested)
-			default:
-			}
-		}()
-	}
-	return requested
-}
-
 // findAwaited finds the lock that is waited for: the first one that others hold, by the owner, which is good enough
 // for a message.
 func (r *lockRequest) findAwaited(ctx context.Context, client *holdfast.Client) (lock holdfast.Lock, err error) {

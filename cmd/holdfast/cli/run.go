@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/acquire"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
 	"github.com/holdfast-go/holdfast/driver"
 )
@@ -253,7 +254,7 @@ func (j *job) runCommand(r *eventFile) error {
 	w := &wrapper{
 		name: lease.Name(), lease: held, lostEvent: holdfast.EventLost, clock: client.Info().Clock,
 		ttl: opts.TTL, policy: j.policy, maxHoldEnd: maxHoldEnd, signals: signals, watched: j.progress,
-		events: r, releaseRequested: j.request.releaseRequested(held.Context(), lease), onRequest: j.onRequest,
+		events: r, releaseRequested: acquire.ReleaseRequested(held.Context(), j.request.leases(lease)), onRequest: j.onRequest,
 	}
 	env := j.request.commandEnvironment(os.Environ(), client, lease)
 	env = j.request.telemetry.environment(env)

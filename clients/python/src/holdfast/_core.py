@@ -39,6 +39,7 @@ from ._values import (
     permits_of,
     run_of,
     timed_of,
+    tokens_of,
 )
 
 T = TypeVar("T")
@@ -190,6 +191,8 @@ class AsyncLease(AsyncHeld):
         self.ttl = float(acquired["ttl_ms"]) / 1000
         self.permits = permits_of(acquired)
         """Which permits of a semaphore this is: numbers below the limit that no other holder has. Empty if they have none."""
+        self.tokens = tokens_of(acquired)
+        """The token of each lock by its name, if there are several."""
         self.release_requested = asyncio.Event()
         """Set when somebody asks for the lock. It stays held."""
         self._server, self._stream = server, stream
@@ -209,7 +212,7 @@ class AsyncLease(AsyncHeld):
                 if event == "release_requested":
                     self.release_requested.set()
                 elif event == "lost":
-                    self._lose(lost(str(line.get("cause")), str(line.get("message"))))
+                    self._lose(lost(str(line.get("cause")), str(line.get("message")), line.get("lock")))
                 elif event in ("released", "detached"):
                     return  # as this process has asked for
                 elif event == "failed":
@@ -337,17 +340,13 @@ class AsyncLock:
         lease._start(lease._read(), lease._keep())
         return lease
 
-    async def acquire_timed(self, *, also: Sequence[str] = (), idempotency_key: str | None = None) -> TimedLock:
+    async def acquire_timed(self, *, idempotency_key: str | None = None) -> TimedLock:
         """Acquires the lock for its ttl, without a connection: nobody renews it, unless Client.renew does.
 
-        ``also``: more mutexes, all or none; the handle is for all. ``idempotency_key``: a text of your own for this lock. If
-        the answer is lost, the same call with the same key gets the lock that the first one was granted.
+        ``idempotency_key``: a text of your own for this lock. If the answer is lost, the same call with the same key gets the
+        lock that the first one was granted.
         """
         body = dict(self._body)
-        if isinstance(also, str) or not all(isinstance(name, str) for name in also):
-            raise Invalid(f"also must be a list of names, not {also!r}")
-        if also:
-            body["also"] = list(also)
         if idempotency_key is not None and not (idempotency_key.isascii() and idempotency_key.isprintable()):
             raise Invalid("an idempotency_key must be printable ASCII characters")
         if "ttl_ms" not in body:
@@ -663,17 +662,23 @@ class AsyncClient:
         note: str | None = None,
         min_hold: Duration | None = None,
         max_hold: Duration | None = None,
+        also: Sequence[str] = (),
     ) -> AsyncLock:
         """A lock that one holder has at a time.
 
         ``wait``: how long to wait at most, in seconds; 0 is one attempt, and None is no limit. ``ttl``: for how long a
         holder that has died keeps the lock. ``fair``: in order of arrival among all clients. ``newest_only``: of those that
         wait with it, only the newest gets the lock, and the others raise Superseded. ``owner`` and ``note`` are shown to others.
-        ``min_hold``: keeps the lock held for at least so long. ``max_hold``: ends the lease then.
+        ``min_hold``: keeps the lock held for at least so long. ``max_hold``: ends the lease then. ``also``: names of more
+        mutexes, which are acquired and held with this one, all or none.
         """
         body = _options(
             {}, ttl=ttl, fair=fair, newest_only=newest_only, owner=owner, note=note, min_hold=min_hold, max_hold=max_hold
         )
+        if isinstance(also, str) or not all(isinstance(other, str) for other in also):
+            raise Invalid(f"also must be a list of names, not {also!r}")
+        if also:
+            body["also"] = list(also)
         return self._lock(name, body, wait)
 
     def _lock(self, name: str, body: dict[str, Any], wait: Duration | None) -> AsyncLock:

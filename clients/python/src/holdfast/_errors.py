@@ -48,6 +48,11 @@ class LockLost(HoldfastError):
     def cause(self) -> str:
         return str(self.problem.get("cause", "gone"))
 
+    @property
+    def lock(self) -> str | None:
+        """Which of several locks it is about, if it is about one."""
+        return self.problem.get("lock")
+
 
 class Released(HoldfastError):
     """The holder has released the lock, or ended the run, before."""
@@ -165,5 +170,5 @@ def error_of(problem: Mapping[str, Any]) -> HoldfastError:
     return kind(str(text), problem)
 
 
-def lost(cause: str, message: str) -> LockLost:
-    return LockLost(message, {"code": "lost", "cause": cause})
+def lost(cause: str, message: str, lock: str | None = None) -> LockLost:
+    return LockLost(message, {"code": "lost", "cause": cause, "lock": lock})

@@ -159,6 +159,8 @@ class Lease(_Held):
         self.kind, self.owner, self.ttl = lease.kind, lease.owner, lease.ttl
         self.permits = lease.permits
         """Which permits of a semaphore this is: numbers below the limit that no other holder has. Empty if they have none."""
+        self.tokens = lease.tokens
+        """The token of each lock by its name, if there are several."""
 
     def release_requested(self) -> bool:
         """Whether somebody has asked for the lock. It stays held."""
@@ -214,13 +216,13 @@ class Lock:
 
         return _run(acquire(), lambda lease: lease._lease.release())
 
-    def acquire_timed(self, *, also: Sequence[str] = (), idempotency_key: str | None = None) -> TimedLock:
+    def acquire_timed(self, *, idempotency_key: str | None = None) -> TimedLock:
         """Acquires the lock for its ttl, without a connection: nobody renews it, unless Client.renew does.
 
-        ``also``: more mutexes, all or none; the handle is for all. ``idempotency_key``: a text of your own for this lock. If
-        the answer is lost, the same call with the same key gets the lock that the first one was granted.
+        ``idempotency_key``: a text of your own for this lock. If the answer is lost, the same call with the same key gets the
+        lock that the first one was granted.
         """
-        return _run(self._lock.acquire_timed(also=also, idempotency_key=idempotency_key))
+        return _run(self._lock.acquire_timed(idempotency_key=idempotency_key))
 
     def __enter__(self) -> Lease:
         if not self._in_use.acquire(blocking=False):
@@ -357,13 +359,15 @@ class Client:
         note: str | None = None,
         min_hold: Duration | None = None,
         max_hold: Duration | None = None,
+        also: Sequence[str] = (),
     ) -> Lock:
         """A lock that one holder has at a time.
 
         ``wait``: how long to wait at most, in seconds; 0 is one attempt, and None is no limit. ``ttl``: for how long a
         holder that has died keeps the lock. ``fair``: in order of arrival among all clients. ``newest_only``: of those that
         wait with it, only the newest gets the lock, and the others raise Superseded. ``owner`` and ``note`` are shown to others.
-        ``min_hold``: keeps the lock held for at least so long. ``max_hold``: ends the lease then.
+        ``min_hold``: keeps the lock held for at least so long. ``max_hold``: ends the lease then. ``also``: names of more
+        mutexes, which are acquired and held with this one, all or none.
         """
         return Lock(
             self._client.mutex(
@@ -376,6 +380,7 @@ class Client:
                 note=note,
                 min_hold=min_hold,
                 max_hold=max_hold,
+                also=also,
             )
         )
 

@@ -117,9 +117,13 @@ def claim_of(c: Mapping[str, Any]) -> Claim:
 
 
 def timed_of(v: Mapping[str, Any]) -> TimedLock:
-    name, token = str(v["lock"]), int(v["token"])
-    tokens = {name: token} | {str(a["lock"]): int(a["token"]) for a in v.get("also", [])}
-    return TimedLock(str(v["handle"]), name, token, float(v["ttl_ms"]) / 1000, permits_of(v), tokens)
+    return TimedLock(
+        str(v["handle"]), str(v["lock"]), int(v["token"]), float(v["ttl_ms"]) / 1000, permits_of(v), tokens_of(v)
+    )
+
+
+def tokens_of(v: Mapping[str, Any]) -> dict[str, int]:
+    return {str(lock["lock"]): int(lock["token"]) for lock in [v, *v.get("also", [])]}
 
 
 def permits_of(v: Mapping[str, Any]) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
@@ -260,4 +261,23 @@ func (r *Request) acquireOnce(ctx context.Context, client *holdfast.Client) (*ho
 		return lock.Lock(ctx)
 	}
 	return lock.TryLock(ctx)
+}
+
+// ReleaseRequested is closed when somebody asks for one of the locks, until ctx ends.
+func ReleaseRequested(ctx context.Context, leases []*holdfast.Lease) <-chan struct{} {
+	if len(leases) == 1 {
+		return leases[0].ReleaseRequested()
+	}
+	requested := make(chan struct{})
+	first := sync.OnceFunc(func() { close(requested) })
+	for _, l := range leases {
+		go func() {
+			select {
+			case <-l.ReleaseRequested():
+				first()
+			case <-ctx.Done():
+			}
+		}()
+	}
+	return requested
 }

@@ -77,7 +77,6 @@ func TestHandleOfSeveralLocks(t *testing.T) {
 	for _, also := range []string{`"b"`, `"a", "a"`, `""`, many} {
 		s.refuse(codeInvalid, http.MethodPost, "/v1/locks/b/try", `{"ttl_ms": 60000, "also": [`+also+`]}`)
 	}
-	s.refuse(codeInvalid, http.MethodPost, "/v1/locks/b/hold", `{"also": ["a"]}`)
 }
 
 // TestHandleFitsInAPath: what is granted can be released, however long the names are; and what could not be is refused

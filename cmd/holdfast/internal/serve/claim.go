@@ -30,7 +30,7 @@ type claimBody struct {
 	Note   string        `json:"note"`
 }
 
-// acquireBody is a request for a lock without a connection, or for several.
+// acquireBody is a request for a lock, or for several.
 type acquireBody struct {
 	claimBody
 	Also []string `json:"also,omitempty"`
@@ -99,6 +99,19 @@ func newClaim(r *http.Request, name string, b *claimBody) (c claim, err error) {
 	return c, err
 }
 
+// newClaims checks a request for a lock, or for several: its caller needs the right on each.
+func (s *Server) newClaims(r *http.Request, b *acquireBody) (claim, error) {
+	c, err := newClaim(r, nameOf(r, "name"), &b.claimBody)
+	if err == nil {
+		err = c.addAlso(b.Also)
+	}
+	if a := admissionOf(r); err == nil && a != nil {
+		a.also = c.also
+		_, err = s.checkRight(r)
+	}
+	return c, err
+}
+
 // addAlso adds more locks to a claim.
 func (c *claim) addAlso(names []string) error {
 	if len(names) > maxAlso {
@@ -135,15 +148,15 @@ func (c *claim) longestHandle() string {
 	return encodeHandle(h, also...)
 }
 
-// explain reports why the store cannot keep the locks of the claim.
-func (c *claim) explain(client *holdfast.Client) error {
-	_, err := c.request().Lockable(client).Explain()
+// explain says how the store keeps the first lock of the claim, or why it cannot keep one of them.
+func (c *claim) explain(client *holdfast.Client) (holdfast.Plan, error) {
+	plan, err := c.request().Lockable(client).Explain()
 	for _, name := range c.also {
 		if err == nil {
 			_, err = client.Mutex(name, &c.opts).Explain()
 		}
 	}
-	return err
+	return plan, err
 }
 
 // request is what the loop that acquires needs of the claim.
@@ -165,11 +178,16 @@ func (c *claim) limitWait(ctx context.Context) (context.Context, context.CancelF
 	return ctx, func() {}
 }
 
-// acquire waits for the lock, for as long as the claim says.
-func (c *claim) acquire(ctx context.Context, client *holdfast.Client) (*holdfast.Lease, error) {
+// acquire waits for the locks, for as long as the claim says.
+func (c *claim) acquire(ctx context.Context, client *holdfast.Client) (*leases, error) {
 	ctx, cancel := c.limitWait(ctx)
 	defer cancel()
-	return c.request().Acquire(ctx, client)
+	return acquireLeases(ctx, client, c.request())
+}
+
+// isOthers reports whether a claim in the store is none of this request, by the owner and the note.
+func (c *claim) isOthers(h holdfast.ClaimInfo) bool {
+	return h.Owner != c.opts.Owner || h.Meta != c.opts.Meta
 }
 
 // hostName is this machine's name; empty if it is not known.

@@ -134,14 +134,7 @@ func (s *Server) acquireHandle(w http.ResponseWriter, r *http.Request, try bool)
 	if err != nil {
 		return err
 	}
-	c, err := newClaim(r, nameOf(r, "name"), &body.claimBody)
-	if err == nil {
-		err = c.addAlso(body.Also)
-	}
-	if a := admissionOf(r); err == nil && a != nil {
-		a.also = c.also
-		_, err = s.checkRight(r)
-	}
+	c, err := s.newClaims(r, &body)
 	switch {
 	case err != nil:
 		return err
@@ -152,7 +145,7 @@ func (s *Server) acquireHandle(w http.ResponseWriter, r *http.Request, try bool)
 	case !s.client.Info().Detached:
 		return newProblem(codeUnsupported, "claims cannot outlive the server in this store; use hold")
 	}
-	if err := c.explain(s.client); err != nil {
+	if _, err := c.explain(s.client); err != nil {
 		return err
 	}
 	if try && s.isClosing() {
@@ -190,77 +183,21 @@ func (s *Server) acquireHandle(w http.ResponseWriter, r *http.Request, try bool)
 			return nil
 		}
 	}
-	s.releaseHandles(handle) // nobody has it, or may have it
+	releaseHandles(s.client, handle) // nobody has it, or may have it
 	return err
 }
 
-// takeHandle acquires a lock, and leaves it to a handle.
+// takeHandle acquires a lock, or several, and leaves them to a handle.
 func (s *Server) takeHandle(ctx context.Context, r *acquire.Request) (h lockHandle, since time.Time, err error) {
-	if len(r.Also) > 0 {
-		return s.takeHandles(ctx, r)
-	}
-	lease, err := r.Acquire(ctx, s.client)
+	all, err := acquireLeases(ctx, s.client, r)
 	if err != nil {
 		return h, since, err
 	}
 	since = time.Now()
-	h.permits, _ = lease.Permits()
-	if h.Handle, err = lease.Detach(); err != nil { // the handle may be worth nothing
-		s.releaseUnsent(lease, h.Handle)
+	if h, err = all.detach(); err != nil { // the handle may be worth nothing
+		_ = all.Release()
 	}
 	return h, since, err
-}
-
-// takeHandles is takeHandle for several locks.
-func (s *Server) takeHandles(ctx context.Context, r *acquire.Request) (h lockHandle, since time.Time, err error) {
-	group, err := r.AcquireAll(ctx, s.client)
-	if err != nil {
-		return h, since, err
-	}
-	since = time.Now()
-	for _, lease := range group.Leases() {
-		one, detachErr := lease.Detach()
-		switch {
-		case one.ID == "":
-			_ = lease.Release()
-		case one.Name == r.Name:
-			h.Handle = one
-		default:
-			h.also = append(h.also, one)
-		}
-		err = cmp.Or(err, detachErr)
-	}
-	if err != nil {
-		s.releaseHandles(h)
-	}
-	return h, since, err
-}
-
-// releaseHandles releases the locks of a handle that its client has not got.
-func (s *Server) releaseHandles(h lockHandle) {
-	for _, one := range h.all() {
-		if one.ID != "" {
-			s.releaseUnsent(nil, one)
-		}
-	}
-}
-
-// releaseUntold releases a lock of which its client does not know, at once: nobody has used it, so its MinHold is not
-// kept, for which a lease that is released would stay held.
-func (s *Server) releaseUntold(lease *holdfast.Lease) {
-	handle, _ := lease.Detach()
-	s.releaseUnsent(lease, handle)
-}
-
-// releaseUnsent releases a lock whose handle its client has not got.
-func (s *Server) releaseUnsent(lease *holdfast.Lease, handle holdfast.Handle) {
-	if handle.ID == "" {
-		_ = lease.Release()
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
-	defer cancel()
-	_ = s.client.Release(ctx, handle)
 }
 
 // whenClosing calls f when the server shuts down, unless stop was called before.

@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/acquire"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 )
 
@@ -21,7 +23,7 @@ const (
 
 // holdBody is the body of hold.
 type holdBody struct {
-	claimBody
+	acquireBody
 	MinHold    int64  `json:"min_hold_ms"`
 	MaxHold    int64  `json:"max_hold_ms"`
 	Heartbeat  *int64 `json:"heartbeat_ms"`
@@ -52,10 +54,9 @@ func (s *Server) campaign(w http.ResponseWriter, r *http.Request) error {
 	if err := cmp.Or(refuseKey(r), readBody(r, &b)); err != nil {
 		return err
 	}
-	return s.holdLock(w, r, &holdBody{
-		claimBody: claimBody{TTL: b.TTL, Wait: b.Wait, Owner: b.Owner, Note: b.Note},
-		Heartbeat: b.Heartbeat, OnShutdown: b.OnShutdown,
-	})
+	body := holdBody{Heartbeat: b.Heartbeat, OnShutdown: b.OnShutdown}
+	body.claimBody = claimBody{TTL: b.TTL, Wait: b.Wait, Owner: b.Owner, Note: b.Note}
+	return s.holdLock(w, r, &body)
 }
 
 // holdLine are the fields of the lines of a hold.
@@ -77,6 +78,7 @@ type holdLine struct {
 	Message   string             `json:"message,omitempty"`
 	Handle    string             `json:"handle,omitempty"`
 	Permits   []int64            `json:"permits,omitempty"`
+	Also      []alsoView         `json:"also,omitempty"`
 }
 
 // holdRun is one hold: the goroutine of its request runs it from the first line to the last.
@@ -92,14 +94,13 @@ type holdRun struct {
 	heartbeat  time.Duration
 	detaches   bool // on shutdown
 
-	lease      *holdfast.Lease
+	leases     *leases
 	validUntil time.Time // as the last line has said: until then the client may work
 }
 
 // newHoldRun checks a request for a hold.
 func (s *Server) newHoldRun(r *http.Request, b *holdBody) (*holdRun, error) {
-	name := nameOf(r, "name")
-	c, err := newClaim(r, name, &b.claimBody)
+	c, err := s.newClaims(r, &b.acquireBody)
 	if err != nil {
 		return nil, err
 	}
@@ -109,13 +110,16 @@ func (s *Server) newHoldRun(r *http.Request, b *holdBody) (*holdRun, error) {
 	if c.opts.MaxHold, err = milliseconds("max_hold_ms", b.MaxHold); err != nil {
 		return nil, err
 	}
+	if c.opts.MaxHold != 0 && len(c.also) > 0 { // it would count from the first grant, while the next is waited for
+		return nil, newProblem(codeInvalid, "max_hold_ms is for one lock, without also")
+	}
 	if b.OnShutdown != "" && b.OnShutdown != "release" && b.OnShutdown != "detach" {
 		return nil, newProblem(codeInvalid, "on_shutdown must be release or detach, not %q", b.OnShutdown)
 	}
 	if b.OnShutdown == "detach" && !s.client.Info().Detached {
 		return nil, newProblem(codeUnsupported, "claims cannot outlive the server in this store")
 	}
-	plan, err := c.request().Lockable(s.client).Explain()
+	plan, err := c.explain(s.client)
 	if err != nil {
 		return nil, err
 	}
@@ -142,13 +146,13 @@ func (s *Server) holdLock(w http.ResponseWriter, r *http.Request, b *holdBody) e
 		return err
 	}
 	defer s.streams.leave()
-	h.openHold = s.holds.add(r, h.claim.name)
+	h.openHold = s.holds.add(r, &h.claim)
 	defer s.holds.finish(h.openHold)
 	h.out = s.newEventStream(w, r, max(h.ttl/4, minLineWait))
 	defer h.out.stop()
 	h.connection.prepareStream(h.ttl)
 	defer h.connection.endStream()
-	if err := h.wait(); err != nil || h.lease == nil {
+	if err := h.wait(); err != nil || h.leases == nil {
 		return err
 	}
 	h.keep()
@@ -157,8 +161,8 @@ func (s *Server) holdLock(w http.ResponseWriter, r *http.Request, b *holdBody) e
 
 // granted is the outcome of a wait.
 type granted struct {
-	lease *holdfast.Lease
-	err   error
+	leases *leases
+	err    error
 }
 
 // wait waits for the lock. Without an error and without a lease, the request is finished.
@@ -168,17 +172,19 @@ func (h *holdRun) wait() error {
 	began := time.Now()
 	result := make(chan granted, 1)
 	go func() {
-		lease, err := h.claim.acquire(ctx, h.server.client)
-		result <- granted{lease, err}
+		all, err := h.claim.acquire(ctx, h.server.client)
+		result <- granted{all, err}
 	}()
 	// giveUp ends the wait. A lock that was granted meanwhile is released.
 	giveUp := func(why error) {
 		cancel(why)
-		if g := <-result; g.lease != nil {
-			h.server.releaseUntold(g.lease)
+		if g := <-result; g.leases != nil {
+			g.leases.releaseUntold()
 		}
 	}
 	views := make(chan holdfast.Lock, 1)
+	names := slices.Sorted(slices.Values(append([]string{h.claim.name}, h.claim.also...))) // as they are acquired
+	looked := 0
 	look := time.NewTimer(waitingAfter)
 	defer look.Stop()
 	if !h.claim.waits() {
@@ -197,7 +203,7 @@ func (h *holdRun) wait() error {
 				h.setEnd(problemOf(g.err))
 				return h.out.fail(g.err)
 			}
-			return h.begin(g.lease, time.Since(began))
+			return h.begin(g.leases, time.Since(began))
 		case <-h.r.Context().Done():
 			giveUp(context.Canceled)
 			return nil
@@ -218,13 +224,19 @@ func (h *holdRun) wait() error {
 			c.reply <- holdReply{err: newProblem(codeNotAcquired, "the lock was not granted yet; the wait has ended")}
 			return h.out.fail(end)
 		case <-look.C:
-			h.server.views.look(ctx, h.claim.name, views)
+			looked = 0
+			h.server.views.look(ctx, names[looked], views)
 			look.Reset(min(h.heartbeat, positionPause))
 			if err := h.sendWaiting(&last, nil); err != nil {
 				giveUp(context.Canceled)
 				h.connection.abort()
 			}
 		case lock := <-views:
+			if looked+1 < len(names) && !slices.ContainsFunc(lock.Holders, h.claim.isOthers) { // it waits for a later one
+				looked++
+				h.server.views.look(ctx, names[looked], views)
+				continue
+			}
 			if err := h.sendWaiting(&last, &lock); err != nil {
 				giveUp(context.Canceled)
 				h.connection.abort()
@@ -239,14 +251,14 @@ func (h *holdRun) sendWaiting(last *holdLine, lock *holdfast.Lock) error {
 	line := *last
 	if lock != nil {
 		waiters := len(lock.Waiters)
-		line = holdLine{Waiters: &waiters, Position: h.position(lock)}
+		line = holdLine{Lock: lock.Name, Waiters: &waiters, Position: h.position(lock)}
 		if maySee(h.r) {
 			line.Holders = shown.NewClaims(lock.Holders, shown.HiddenRef)
 		}
 	}
-	line.Lock, line.Hold = h.claim.name, h.id
+	line.Lock, line.Hold = cmp.Or(line.Lock, h.claim.name), h.id
 	first := last.Hold == ""
-	changed := line.Position != last.Position || lock != nil && last.Waiters == nil ||
+	changed := line.Position != last.Position || line.Lock != last.Lock || lock != nil && last.Waiters == nil ||
 		line.Waiters != nil && last.Waiters != nil && *line.Waiters != *last.Waiters
 	*last = line
 	switch {
@@ -262,7 +274,7 @@ func (h *holdRun) sendWaiting(last *holdLine, lock *holdfast.Lock) error {
 // owner, if no other claim has the same.
 func (h *holdRun) position(lock *holdfast.Lock) (place int) {
 	for i, c := range lock.Waiters {
-		if c.Owner == h.claim.opts.Owner && c.Meta == h.claim.opts.Meta {
+		if !h.claim.isOthers(c) {
 			if place != 0 {
 				return 0
 			}
@@ -273,17 +285,18 @@ func (h *holdRun) position(lock *holdfast.Lock) (place int) {
 }
 
 // begin tells the client that it holds the lock.
-func (h *holdRun) begin(lease *holdfast.Lease, waited time.Duration) error {
-	h.lease = lease
-	h.setLease(lease)
+func (h *holdRun) begin(all *leases, waited time.Duration) error {
+	h.leases = all
+	h.setLeases(all)
+	lease := all.first()
 	waitedFor := shown.Millis(waited)
 	permits, _ := lease.Permits()
 	err := h.sendHeld(eventAcquired, holdLine{Lock: h.claim.name, Hold: h.id, Kind: h.claim.kind, Token: lease.Token(),
 		Ref: shown.HiddenRef(lease.Ref()), Owner: h.claim.opts.Owner, TTL: shown.Millis(h.ttl), Heartbeat: shown.Millis(h.heartbeat),
-		Waited: &waitedFor, Permits: permits})
+		Waited: &waitedFor, Permits: permits, Also: all.viewAlso()})
 	if err != nil {
 		h.endBySendError(err)
-		h.lease = nil
+		h.leases = nil
 	}
 	return nil
 }
@@ -291,7 +304,7 @@ func (h *holdRun) begin(lease *holdfast.Lease, waited time.Duration) error {
 // sendHeld sends a line that says how long the lock is valid.
 func (h *holdRun) sendHeld(kind event, line holdLine) error {
 	now := time.Now()
-	left := h.lease.Remaining()
+	left := h.leases.Remaining()
 	remaining := shown.Millis(left)
 	line.Remaining = &remaining
 	h.validUntil = now.Add(left)
@@ -309,15 +322,15 @@ func (h *holdRun) setHeldEnd(count *atomic.Int64, p *problem) {
 
 // keep holds the lock until the hold ends.
 func (h *holdRun) keep() {
-	if h.lease == nil {
+	if h.leases == nil {
 		return
 	}
-	requested := h.lease.ReleaseRequested()
+	requested := acquire.ReleaseRequested(h.leases.Context(), h.leases.all)
 	beat := time.NewTicker(h.heartbeat)
 	defer beat.Stop()
 	rights, err := h.server.checkRight(h.r)
 	if err != nil {
-		h.endRevoked()
+		h.endRevoked(err)
 		return
 	}
 	for {
@@ -325,12 +338,12 @@ func (h *holdRun) keep() {
 		case <-h.r.Context().Done():
 			h.endGone()
 			return
-		case <-h.lease.Context().Done():
+		case <-h.leases.Context().Done():
 			h.endLost()
 			return
 		case <-rights:
 			if rights, err = h.server.checkRight(h.r); err != nil {
-				h.endRevoked()
+				h.endRevoked(err)
 				return
 			}
 		case <-requested:
@@ -341,12 +354,12 @@ func (h *holdRun) keep() {
 				return
 			}
 		case <-beat.C:
-			if h.lease.Err() != nil {
+			if h.leases.Err() != nil {
 				h.endLost()
 				return
 			}
 			kind := eventHeartbeat
-			if time.Now().Add(h.lease.Remaining()).After(h.validUntil.Add(time.Millisecond)) {
+			if time.Now().Add(h.leases.Remaining()).After(h.validUntil.Add(time.Millisecond)) {
 				kind = eventRenewed
 			}
 			if err := h.sendHeld(kind, holdLine{}); err != nil {
@@ -367,7 +380,7 @@ func (h *holdRun) keep() {
 // obey does what another request wants. It returns false if the hold goes on.
 func (h *holdRun) obey(c holdCommand) (ended bool) {
 	if c.detach {
-		handle, err := h.lease.Detach()
+		handle, err := h.leases.detach()
 		switch {
 		case errors.Is(err, holdfast.ErrLost):
 			c.reply <- holdReply{err: err}
@@ -386,7 +399,7 @@ func (h *holdRun) obey(c holdCommand) (ended bool) {
 		}
 		return true
 	}
-	err := h.lease.Release()
+	err := h.leases.Release()
 	switch {
 	case err == nil:
 		h.setHeldEnd(&h.server.counts.released, newProblem(codeReleased, "the lock was released before"))
@@ -395,8 +408,7 @@ func (h *holdRun) obey(c holdCommand) (ended bool) {
 	case errors.Is(err, holdfast.ErrLost):
 		c.reply <- holdReply{err: err}
 		h.setHeldEnd(&h.server.counts.lost, problemOf(err))
-		cause, message := causeOf(err)
-		_ = h.out.send(eventLost, time.Now(), holdLine{Cause: cause, Message: message})
+		_ = h.sendLost(h.lossOf(err))
 	default: // the library goes on in the background
 		c.reply <- holdReply{err: err}
 		h.setHeldEnd(&h.server.counts.released, problemOf(err))
@@ -405,38 +417,45 @@ func (h *holdRun) obey(c holdCommand) (ended bool) {
 	return true
 }
 
-func (h *holdRun) sendDetached(handle holdfast.Handle) {
+func (h *holdRun) sendDetached(handle lockHandle) {
 	_ = h.out.send(eventDetached, time.Now(),
-		holdLine{Handle: encodeHandle(handle), Token: handle.Token, TTL: shown.Millis(handle.TTL)})
+		holdLine{Handle: encodeHandle(handle.Handle, handle.also...), Token: handle.Token, TTL: shown.Millis(handle.TTL)})
 }
 
-// causeOf is why a lock was lost.
-func causeOf(err error) (cause holdfast.LossCause, message string) {
+// lossOf says which lock was lost, and why.
+func (h *holdRun) lossOf(err error) *problem {
+	name := cmp.Or(problemOf(err).Lock, h.claim.name)
+	cause, text := holdfast.LossGone, errorText(err)
 	var loss *holdfast.LossError
 	if errors.As(err, &loss) {
-		return loss.Cause, errorText(loss)
+		cause, text = loss.Cause, errorText(loss)
 	}
-	return holdfast.LossGone, errorText(err)
+	if len(h.claim.also) > 0 {
+		text = name + ": " + text
+	}
+	return lossProblem(name, cause, text)
+}
+
+func (h *holdRun) sendLost(loss *problem) error {
+	return h.out.send(eventLost, time.Now(), holdLine{Lock: loss.Lock, Cause: loss.Cause, Message: loss.Detail})
 }
 
 // endLost tells the client that the lock is lost. The claim may still be in the store, where it keeps others out: it is
 // removed when the client has stopped, or has had the whole TTL to do so.
 func (h *holdRun) endLost() {
-	err := h.lease.Err()
-	cause, message := causeOf(err)
-	h.endTold(&h.server.counts.lost, cause, message, h.ttl)
+	h.endTold(&h.server.counts.lost, h.lossOf(h.leases.Err()), h.ttl)
 }
 
 // endRevoked ends the hold of a caller that may not hold the lock any more. It may be working, as in endLost.
-func (h *holdRun) endRevoked() {
-	h.endTold(&h.server.counts.revoked, causeRevoked, "the caller may not hold this lock any more", h.ttl)
+func (h *holdRun) endRevoked(err error) {
+	name := cmp.Or(problemOf(err).Lock, h.claim.name)
+	h.endTold(&h.server.counts.revoked, lossProblem(name, causeRevoked, "the caller may not hold this lock any more"), h.ttl)
 }
 
 // endTold tells the client that the lock is lost, and waits for it to stop, for as long as limit.
-func (h *holdRun) endTold(count *atomic.Int64, cause holdfast.LossCause, message string, limit time.Duration) {
-	end := lossProblem(h.claim.name, cause, message)
+func (h *holdRun) endTold(count *atomic.Int64, end *problem, limit time.Duration) {
 	h.setHeldEnd(count, end)
-	if err := h.out.send(eventLost, time.Now(), holdLine{Cause: cause, Message: message}); err != nil {
+	if err := h.sendLost(end); err != nil {
 		h.endBySendError(err)
 		return
 	}
@@ -457,7 +476,7 @@ func (h *holdRun) waitUntilStopped(end *problem, limit time.Duration) {
 		select {
 		case <-h.r.Context().Done():
 			if h.hasClientClosed() {
-				_ = h.lease.Release()
+				_ = h.leases.Release()
 			} else {
 				h.endUnreachable()
 			}
@@ -468,12 +487,12 @@ func (h *holdRun) waitUntilStopped(end *problem, limit time.Duration) {
 		case c := <-h.commands:
 			c.reply <- holdReply{err: end}
 			if !c.detach {
-				_ = h.lease.Release()
+				_ = h.leases.Release()
 				return
 			}
 		case <-closing: // at most for the grace period from now on
 			if h.server.abandoned.Load() {
-				_ = h.lease.Release()
+				_ = h.leases.Release()
 				return
 			}
 			closing = nil
@@ -498,7 +517,7 @@ func (h *holdRun) endGone() {
 		return
 	}
 	h.setHeldEnd(&h.server.counts.closed, newProblem(codeReleased, "the connection was closed, so the lock was released"))
-	_ = h.lease.Release()
+	_ = h.leases.Release()
 }
 
 // hasClientClosed reports whether the connection has ended because the client closed it, or died: so it has stopped. It
@@ -517,9 +536,9 @@ func (h *holdRun) hasClientClosed() bool {
 	case !h.connection.isInputEnded():
 		return h.connection.end.Load() == closedByClient
 	}
-	line := holdLine{Cause: holdfast.LossExpired, Message: "the client has ended its side of the connection"}
+	loss := lossProblem(h.claim.name, holdfast.LossExpired, "the client has ended its side of the connection")
 	for pause := time.Millisecond; pause < endWait; pause *= 2 {
-		if err := h.out.send(eventLost, time.Now(), line); err != nil {
+		if err := h.sendLost(loss); err != nil {
 			return errors.Is(err, syscall.EPIPE) && h.connection.end.Load() == inputEnded
 		}
 		time.Sleep(pause)
@@ -533,7 +552,7 @@ func (h *holdRun) endUnreachable() {
 	end := lossProblem(h.claim.name, holdfast.LossExpired, "the client could not be reached, so the lock was released")
 	h.setHeldEnd(&h.server.counts.unreachable, end)
 	h.server.leftovers.Add(1)
-	lease := h.lease
+	all := h.leases
 	go func() {
 		defer h.server.leftovers.Done()
 		timer := time.NewTimer(time.Until(h.promisedUntil()))
@@ -544,12 +563,12 @@ func (h *holdRun) endUnreachable() {
 			if h.server.abandoned.Load() {
 				break
 			}
-			if _, err := lease.Detach(); err == nil {
+			if _, err := all.detach(); err == nil {
 				return // the TTL ends it
 			}
 			<-timer.C
 		}
-		_ = lease.Release()
+		_ = all.Release()
 	}()
 	h.connection.abort()
 }
@@ -561,15 +580,16 @@ func (h *holdRun) endByShutdown() {
 		return
 	}
 	if h.detaches {
-		if handle, err := h.lease.Detach(); err == nil {
+		if handle, err := h.leases.detach(); err == nil {
 			h.setHeldEnd(&h.server.counts.shutdown, newProblem(codeReleased, "the hold was detached"))
 			h.sendDetached(handle)
 			return
 		}
-		if h.lease.Err() != nil {
+		if h.leases.Err() != nil {
 			h.endLost()
 			return
 		}
 	}
-	h.endTold(&h.server.counts.shutdown, causeShutdown, "the server shuts down", h.server.config.Grace)
+	h.endTold(&h.server.counts.shutdown, lossProblem(h.claim.name, causeShutdown, "the server shuts down"),
+		h.server.config.Grace)
 }

@@ -101,6 +101,131 @@ func TestHoldDetach(t *testing.T) {
 	s.refuse(codeLost, http.MethodPost, "/v1/handles/"+text(handle, "handle")+"/release", "")
 }
 
+// TestHoldSeveral: several locks are one hold: they are acquired all or none, and released by one request, or with the
+// connection. Who waits learns which of them is held.
+func TestHoldSeveral(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	holder := s.lock("c")
+	const also = `"also": ["c", "a"]`
+	if p := s.refuse(codeHeld, http.MethodPost, "/v1/locks/b/hold", `{"wait_ms": 0, `+also+`}`); p["lock"] != "c" {
+		t.Errorf("%v", p)
+	}
+	if !s.isFree("a") || !s.isFree("b") {
+		t.Error("a lock is held, though not all are")
+	}
+	a := s.hold("b", `{"min_hold_ms": 1, `+also+`}`)
+	for a.next(eventWaiting)["lock"] != "c" { // the first line is from before the store was asked
+	}
+	if err := holder.Release(); err != nil {
+		t.Fatal(err)
+	}
+	got := a.next(eventAcquired)
+	var others []string
+	for _, l := range got["also"].([]any) {
+		others = append(others, text(l.(map[string]any), "lock"))
+		number(s, l.(map[string]any), "token")
+	}
+	if text(got, "lock") != "b" || strings.Join(others, " ") != "a c" {
+		t.Errorf("%v", got)
+	}
+	three := []string{"a", "b", "c"}
+	for _, name := range three {
+		if s.isFree(name) {
+			t.Errorf("%s is not held", name)
+		}
+	}
+	hold := "/v1/holds/" + text(got, "hold")
+	if c := s.want(http.MethodPost, hold+"/check", ""); number(s, c, "token") != number(s, got, "token") {
+		t.Errorf("%v", c)
+	}
+	if err := s.direct.RequestRelease(context.Background(), "c", ""); err != nil {
+		t.Fatal(err)
+	}
+	a.next(eventReleaseRequested)
+	s.want(http.MethodPost, hold+"/release", "")
+	a.next(eventReleased)
+	for _, name := range three {
+		s.lock(name)
+	}
+
+	b := s.hold("x", `{"also": ["y"]}`)
+	b.next(eventAcquired)
+	b.close()
+	s.lock("x")
+	s.lock("y")
+	for _, wrong := range []string{`"also": ["x"]`, `"also": ["y", "y"]`, `"also": ["y"], "newest_only": true`,
+		`"also": ["y"], "max_hold_ms": 60000`} {
+		s.refuse(codeInvalid, http.MethodPost, "/v1/locks/x/hold", "{"+wrong+"}")
+	}
+}
+
+// TestHoldSeveralLost: the loss of one of several locks ends the hold, and is told with its name. The others are kept
+// until the client has stopped.
+func TestHoldSeveralLost(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	a := s.hold("a", `{"ttl_ms": 3000, "also": ["b"]}`)
+	hold := "/v1/holds/" + text(a.next(eventAcquired), "hold")
+	if err := s.direct.Break(context.Background(), "b", "", holdfast.BreakGraceful, ""); err != nil {
+		t.Fatal(err)
+	}
+	if lost := a.next(eventLost); lost["cause"] != "broken" || lost["lock"] != "b" {
+		t.Errorf("%v", lost)
+	}
+	if s.isFree("a") {
+		t.Error("others can hold a lock before the client has closed its connection")
+	}
+	if p := s.refuse(codeLost, http.MethodPost, hold+"/check", ""); p["cause"] != "broken" || p["lock"] != "b" {
+		t.Errorf("%v", p)
+	}
+	if p := s.refuse(codeLost, http.MethodPost, hold+"/release", ""); p["lock"] != "b" {
+		t.Errorf("%v", p)
+	}
+	a.awaitEnd()
+	s.lock("a")
+	s.lock("b")
+}
+
+// TestHoldSeveralDetach: several locks are left to one handle. If one of them was lost, the others are free when the
+// client has stopped, also those that were detached by then.
+func TestHoldSeveralDetach(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	const body = `{"ttl_ms": 3600000, "also": ["b", "c"]}`
+	a := s.hold("a", body)
+	hold := "/v1/holds/" + text(a.next(eventAcquired), "hold")
+	handle := s.want(http.MethodPost, hold+"/detach", "")
+	if line := a.next(eventDetached); line["handle"] != handle["handle"] {
+		t.Errorf("%v %v", line, handle)
+	}
+	a.awaitEnd()
+	names := []string{"a", "b", "c"}
+	for _, name := range names {
+		if s.isFree(name) {
+			t.Errorf("%s is not held", name)
+		}
+	}
+	s.want(http.MethodPost, "/v1/handles/"+text(handle, "handle")+"/release", "")
+
+	b := s.hold("a", body)
+	hold = "/v1/holds/" + text(b.next(eventAcquired), "hold")
+	if err := s.direct.Break(context.Background(), "b", "", holdfast.BreakForce, ""); err != nil {
+		t.Fatal(err)
+	}
+	if p := s.refuse(codeLost, http.MethodPost, hold+"/detach", ""); p["lock"] != "b" {
+		t.Errorf("%v", p)
+	}
+	b.next(eventLost)
+	if s.isFree("a") {
+		t.Error("others can hold a lock before the client has closed its connection")
+	}
+	b.close()
+	for _, name := range names {
+		s.lock(name)
+	}
+}
+
 // TestHoldLost: a loss is reported while the claim still keeps others out, and the lock passes on when the client has
 // closed its connection.
 func TestHoldLost(t *testing.T) {

@@ -6,23 +6,23 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 )
 
 // openHold is a hold of a client, from its request until a while after its end.
 type openHold struct {
 	id       string
-	name     string // of the lock
+	name     string   // of the lock
+	also     []string // the locks that are held with it
 	caller   string
 	commands chan holdCommand // from other requests, to the goroutine of the stream
 	done     chan struct{}    // closed when that goroutine takes no more commands
 
 	mu        sync.Mutex
-	lease     *holdfast.Lease // nil until the lock is granted
-	requested bool            // its release was requested
-	end       *problem        // why it is not held any more, for later requests; nil while it is
-	promised  time.Time       // until when the client was told at most that it holds the lock
+	leases    *leases   // nil until the lock is granted
+	requested bool      // its release was requested
+	end       *problem  // why it is not held any more, for later requests; nil while it is
+	promised  time.Time // until when the client was told at most that it holds the lock
 }
 
 // holdCommand is what another request wants of a hold.
@@ -32,14 +32,14 @@ type holdCommand struct {
 }
 
 type holdReply struct {
-	handle holdfast.Handle // of detach
+	handle lockHandle // of detach
 	err    error
 }
 
-func (h *openHold) setLease(l *holdfast.Lease) {
+func (h *openHold) setLeases(l *leases) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.lease = l
+	h.leases = l
 }
 
 // setEnd says why the hold has ended. Only the first reason counts: the result reports whether it is this one.
@@ -76,11 +76,11 @@ func (h *openHold) setRequested() {
 	h.requested = true
 }
 
-// state is the lease and why it is not held any more.
-func (h *openHold) state() (lease *holdfast.Lease, requested bool, end *problem) {
+// state is what is held, and why it is not held any more.
+func (h *openHold) state() (all *leases, requested bool, end *problem) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.lease, h.requested, h.end
+	return h.leases, h.requested, h.end
 }
 
 // maxEndedHolds is for how many holds that have ended the table knows why.
@@ -97,8 +97,8 @@ type holdTable struct {
 func (t *holdTable) init() { t.byID = map[string]*openHold{} }
 
 // add makes a hold. Nobody can guess its id.
-func (t *holdTable) add(r *http.Request, name string) *openHold {
-	h := &openHold{id: rand.Text(), name: name, caller: callerOf(r).name, commands: make(chan holdCommand),
+func (t *holdTable) add(r *http.Request, c *claim) *openHold {
+	h := &openHold{id: rand.Text(), name: c.name, also: c.also, caller: callerOf(r).name, commands: make(chan holdCommand),
 		done: make(chan struct{})}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -159,21 +159,21 @@ func (s *Server) checkHold(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	lease, requested, end := h.state()
+	all, requested, end := h.state()
 	switch {
 	case end != nil:
 		return end
-	case lease == nil:
+	case all == nil:
 		return newProblem(codeNotAcquired, "the hold is still waiting for the lock")
 	}
-	left := lease.Remaining()
-	if err := lease.Err(); err != nil {
+	left := all.Remaining()
+	if err := all.Err(); err != nil {
 		return err
 	}
 	if end := h.promise(time.Now().Add(left)); end != nil {
 		return end
 	}
-	return writeJSON(w, holdView{Hold: h.id, Lock: h.name, Token: lease.Token(), Remaining: shown.Millis(left),
+	return writeJSON(w, holdView{Hold: h.id, Lock: h.name, Token: all.first().Token(), Remaining: shown.Millis(left),
 		ReleaseRequested: requested})
 }
 
@@ -182,37 +182,35 @@ func (s *Server) releaseHold(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	lease, _, _ := h.state()
-	return writeJSON(w, releasedView{Lock: h.name, Token: lease.Token()})
+	all, _, _ := h.state()
+	return writeJSON(w, releasedView{Lock: h.name, Token: all.first().Token()})
 }
 
 // detachHold ends a hold without releasing its lock, and returns the handle.
 func (s *Server) detachHold(w http.ResponseWriter, r *http.Request) error {
 	began := time.Now()
-	h, handle, err := s.commandHold(w, r, true)
+	_, handle, err := s.commandHold(w, r, true)
 	if err != nil {
 		return err
 	}
-	lease, _, _ := h.state()
-	permits, _ := lease.Permits()
-	return writeJSON(w, viewHandle(lockHandle{Handle: handle, permits: permits}, began))
+	return writeJSON(w, viewHandle(handle, began))
 }
 
 // commandHold passes a command on to the goroutine of a hold, and waits for its reply.
-func (s *Server) commandHold(w http.ResponseWriter, r *http.Request, detach bool) (*openHold, holdfast.Handle, error) {
+func (s *Server) commandHold(w http.ResponseWriter, r *http.Request, detach bool) (*openHold, lockHandle, error) {
 	if err := readBody(r, nil); err != nil {
-		return nil, holdfast.Handle{}, err
+		return nil, lockHandle{}, err
 	}
 	h, err := s.holds.find(r)
 	if err != nil {
-		return nil, holdfast.Handle{}, err
+		return nil, lockHandle{}, err
 	}
 	c := holdCommand{detach: detach, reply: make(chan holdReply, 1)}
 	select {
 	case h.commands <- c:
 	case <-h.done:
 		_, _, end := h.state()
-		return nil, holdfast.Handle{}, end
+		return nil, lockHandle{}, end
 	}
 	reply := <-c.reply
 	return h, reply.handle, reply.err

@@ -171,6 +171,33 @@ func TestWaitWithoutSee(t *testing.T) {
 	b.next(eventAcquired)
 }
 
+// TestHoldSeveralRevoked: who holds several locks needs the right on each: at first, as long as they are held, and to end
+// them.
+func TestHoldSeveralRevoked(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, func(c *Config) {
+		c.Access = mustParseAccess(t, tokenOfBob+"see,hold a\n"+tokenOfBob+"see,hold b")
+	})
+	bob := s.as("bob")
+	if p := bob.refuse(codeForbidden, http.MethodPost, "/v1/locks/a/hold", `{"also": ["b", "c"]}`); p["lock"] != "c" {
+		t.Errorf("%v", p)
+	}
+	held := bob.hold("a", `{"also": ["b"], "ttl_ms": 600000}`)
+	hold := "/v1/holds/" + text(held.next(eventAcquired), "hold")
+	bob.want(http.MethodPost, hold+"/check", "")
+	s.SetAccess(mustParseAccess(t, tokenOfBob+"see,hold a"))
+	if lost := held.next(eventLost); lost["cause"] != "revoked" || lost["lock"] != "b" {
+		t.Errorf("%v", lost)
+	}
+	if s.isFree("a") || s.isFree("b") {
+		t.Error("others can hold a lock before the client has closed its connection")
+	}
+	bob.refuse(codeForbidden, http.MethodPost, hold+"/check", "")
+	held.close()
+	s.lock("a")
+	s.lock("b")
+}
+
 // TestRevoked: when the file of --tokens takes a right away, what was begun with it ends. A holder is told that its
 // lock is lost, and nobody else gets the lock before it has stopped. Who keeps the right notices nothing.
 func TestRevoked(t *testing.T) {

@@ -166,6 +166,7 @@ func (s *Server) subjectOf(r *http.Request) (name string, named bool, err error)
 			return "", true, err
 		}
 		name = h.name
+		admissionOf(r).also = h.also
 	case r.PathValue("run") != "":
 		o, err := s.runs.find(r)
 		if err != nil {

@@ -74,10 +74,19 @@ public class HoldfastException extends RuntimeException {
             return new LockLost(message, Map.of("code", "lost", "cause", reason));
         }
 
+        static LockLost of(Map<String, Object> line) {
+            return new LockLost(Json.text(line, "message"), line);
+        }
+
         /** Why, as a word. */
         public String reason() {
             String cause = Json.text(problem(), "cause");
             return cause.isEmpty() ? "gone" : cause;
+        }
+
+        /** Which of several locks it is about, if it is about one. */
+        public Optional<String> lock() {
+            return Optional.of(Json.text(problem(), "lock")).filter(name -> !name.isEmpty());
         }
     }
 

@@ -18,6 +18,7 @@ public final class Lease extends Held {
     private final String hold, kind, owner;
     private final Duration ttl;
     private final List<Long> permits;
+    private final Map<String, Long> tokens;
     private final CompletableFuture<Void> requested = new CompletableFuture<>();
 
     Lease(Client client, Server server, Server.Stream stream, Map<String, Object> acquired) {
@@ -29,6 +30,7 @@ public final class Lease extends Held {
         owner = Json.text(acquired, "owner");
         ttl = Duration.ofMillis(Json.number(acquired, "ttl_ms", 0));
         permits = Json.numbers(acquired, "permits");
+        tokens = TimedLock.tokensOf(acquired);
     }
 
     /** What the lock is used as: mutex, rw or semaphore. */
@@ -51,6 +53,11 @@ public final class Lease extends Held {
         return permits;
     }
 
+    /** The token of each lock by its name, if there are several. */
+    public Map<String, Long> tokens() {
+        return tokens;
+    }
+
     /** Completes when somebody asks for the lock. It stays held. */
     public CompletableFuture<Void> releaseRequested() {
         return requested.copy();
@@ -69,7 +76,7 @@ public final class Lease extends Held {
             for (Map<String, Object> line = stream.next(0); line != null; line = stream.next(0)) {
                 switch (Json.text(line, "event")) {
                     case "release_requested" -> requested.complete(null);
-                    case "lost" -> lose(LockLost.because(Json.text(line, "cause"), Json.text(line, "message")));
+                    case "lost" -> lose(LockLost.of(line));
                     case "released", "detached" -> { // as this program has asked for
                         return;
                     }

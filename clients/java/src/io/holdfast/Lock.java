@@ -64,7 +64,7 @@ public final class Lock {
         return with("newest_only", true);
     }
 
-    /** More mutexes for acquireTimed, all or none; the handle is for all. */
+    /** Names of more mutexes, which are acquired and held with this one, all or none. */
     public Lock also(String... names) {
         return with("also", List.of(names));
     }

@@ -17,10 +17,14 @@ import java.util.Map;
  */
 public record TimedLock(String handle, String name, long token, Duration ttl, List<Long> permits, Map<String, Long> tokens) {
     static TimedLock of(Map<String, Object> v) {
+        return new TimedLock(Json.text(v, "handle"), Json.text(v, "lock"), Json.number(v, "token", 0),
+            Duration.ofMillis(Json.number(v, "ttl_ms", 0)), Json.numbers(v, "permits"), tokensOf(v));
+    }
+
+    static Map<String, Long> tokensOf(Map<String, Object> v) {
         Map<String, Long> tokens = new LinkedHashMap<>();
         tokens.put(Json.text(v, "lock"), Json.number(v, "token", 0));
         for (Map<String, Object> lock : Json.list(v, "also")) tokens.put(Json.text(lock, "lock"), Json.number(lock, "token", 0));
-        return new TimedLock(Json.text(v, "handle"), Json.text(v, "lock"), Json.number(v, "token", 0),
-            Duration.ofMillis(Json.number(v, "ttl_ms", 0)), Json.numbers(v, "permits"), Map.copyOf(tokens));
+        return Map.copyOf(tokens);
     }
 }
