@@ -20,6 +20,9 @@ type disk struct {
 	oneName bool // linkFile gives no file a second name
 }
 
+// errNotDirectory is the error for a file in the place of a directory.
+const errNotDirectory = unix.ENOTDIR
+
 const openFlags = unix.O_NOFOLLOW | unix.O_CLOEXEC
 
 // retryInterrupted repeats a call as long as signals interrupt it.

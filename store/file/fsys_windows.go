@@ -95,6 +95,10 @@ func openToChange(dir int, name string, kind uint32) (int, error) {
 	return openAt(dir, name, toChange, shareNoChange, windows.FILE_OPEN, kind)
 }
 
+// errNotDirectory is the error for a file in the place of a directory. Go's ENOTDIR is also that of a path that does not
+// exist here.
+const errNotDirectory = windows.ERROR_DIRECTORY
+
 // systemError turns the errors of the kernel into those that the store knows from other systems.
 func systemError(err error) error {
 	status := windows.NTStatus(0)
@@ -104,7 +108,7 @@ func systemError(err error) error {
 		case windows.STATUS_DELETE_PENDING, windows.STATUS_FILE_DELETED:
 			return fs.ErrNotExist
 		case windows.STATUS_NOT_A_DIRECTORY:
-			return syscall.ENOTDIR
+			return errNotDirectory
 		}
 		err = status.Errno()
 	}

@@ -66,7 +66,7 @@ func TestForeignDirectoryRefused(t *testing.T) {
 		makeOldFiles(t, dir, files...)
 		before := listTree(t, dir)
 		_, err := openTable(t.Context(), dir, nil)
-		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), dir+"/holdfast") {
+		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), filepath.Join(dir, "holdfast")) {
 			t.Errorf("%q: %v", files, err)
 		}
 		if after := listTree(t, dir); strings.Join(after, " ") != strings.Join(before, " ") {

@@ -178,7 +178,7 @@ func (p *proc) openEntry(dir int, name string, isDir bool) (int, error) {
 		return -1, syscall.ENOENT
 	}
 	if isDir && !n.dir {
-		return -1, syscall.ENOTDIR
+		return -1, errNotDirectory
 	}
 	return p.addHandle(n), nil
 }

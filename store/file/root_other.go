@@ -5,9 +5,12 @@ package file
 import (
 	"fmt"
 	"runtime"
+	"syscall"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
+
+const errNotDirectory = syscall.ENOTDIR
 
 func newEnvironment(string, Options, bool) (environment, error) {
 	return environment{}, fmt.Errorf("%w: the file store works on Linux, macOS and Windows, not on %s",

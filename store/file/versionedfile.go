@@ -232,7 +232,7 @@ func (vf versionedFile) openRecordDir() (int, error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return -1, nil
-	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ELOOP):
+	case errors.Is(err, errNotDirectory), errors.Is(err, syscall.ELOOP):
 		return -1, fmt.Errorf("%w: %s in %s is not a directory, as Holdfast would have made it; move it away",
 			driver.ErrCorrupt, vf.dirName, vf.path)
 	case err != nil:
@@ -838,7 +838,7 @@ func (vf versionedFile) installRecordDir(ctx context.Context, tmp string) (store
 		case errors.Is(err, fs.ErrNotExist):
 			// This client was stopped for so long that its directory was removed from tmp.
 			return storedRecord{}, record.ErrConflict
-		case !errors.Is(err, fs.ErrExist) && !errors.Is(err, syscall.ENOTDIR):
+		case !errors.Is(err, fs.ErrExist) && !errors.Is(err, errNotDirectory):
 			return storedRecord{}, describeError("create "+vf.dirName, err)
 		}
 		f, err := vf.clearDeletedRecord(ctx)

@@ -34,6 +34,7 @@ var notRun = map[string]string{
 	"holdfast release": "needs a handle; the blocks of sh run it",
 	"holdfast token":   "needs a store that has served others; cmd/holdfast has tests of it",
 	"journalctl":       "needs the journal of systemd",
+	"schtasks":         "is a program of Windows; the command in it was run under Wine",
 }
 
 var (
