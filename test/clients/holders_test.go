@@ -8,13 +8,14 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -190,23 +191,36 @@ func TestFindOverlap(t *testing.T) {
 // holderArgument makes the program of this test a holder in Go, which does what the other agents do: holder URL.
 const holderArgument = "holder"
 
-// runHolder reads the one command that there is for a holder, and answers it. The end of its input ends it.
+// runHolder reads commands, and answers them. The end of its input ends it.
 func runHolder(url string) int {
 	in := bufio.NewScanner(os.Stdin)
-	if !in.Scan() {
-		return 0
+	for in.Scan() {
+		if err := answerAsHolder(url, in.Bytes()); err != nil {
+			return 1
+		}
 	}
+	return 0
+}
+
+func answerAsHolder(url string, line []byte) error {
 	var command struct {
 		ID    int     `json:"id"`
+		Do    string  `json:"do"`
 		As    string  `json:"as"`
 		File  string  `json:"file"`
 		Turns int     `json:"turns"`
 		For   float64 `json:"for"`
 		TTL   float64 `json:"ttl"`
+
+		Callers, Count int
 	}
 	reply := answer{}
-	err := json.Unmarshal(in.Bytes(), &command)
-	if err == nil {
+	err := json.Unmarshal(line, &command)
+	switch {
+	case err != nil:
+	case command.Do == "cycles":
+		err = cycleInGo(command.Callers, command.Count)
+	default:
 		seconds := func(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
 		end := time.Now().Add(seconds(command.For))
 		err = holdInGo(url, command.As, command.File, seconds(command.TTL), func(done int) bool {
@@ -217,13 +231,40 @@ func runHolder(url string) int {
 		reply["error"] = err.Error()
 	}
 	reply["id"] = command.ID
-	line, err := json.Marshal(reply)
-	if err != nil {
-		return 1
+	if line, err = json.Marshal(reply); err == nil {
+		fmt.Println(string(line))
 	}
-	fmt.Println(string(line))
-	_, _ = io.Copy(io.Discard, os.Stdin)
-	return 0
+	return err
+}
+
+// benchClient is the client of the benchmark, which goes on from one command to the next.
+var benchClient = sync.OnceValues(func() (*holdfast.Client, error) {
+	return holdfast.Open(context.Background(), os.Args[2], nil)
+})
+
+// cycleInGo acquires and releases locks, count times in all.
+func cycleInGo(callers, count int) error {
+	client, err := benchClient()
+	if err != nil {
+		return err
+	}
+	var left atomic.Int64
+	left.Store(int64(count))
+	failed := make([]error, callers)
+	var all sync.WaitGroup
+	for i := range callers {
+		all.Go(func() {
+			mutex := client.Mutex(strconv.Itoa(i), nil)
+			for failed[i] == nil && left.Add(-1) >= 0 {
+				var lease *holdfast.Lease
+				if lease, failed[i] = mutex.Lock(context.Background()); failed[i] == nil {
+					failed[i] = lease.Release()
+				}
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(failed...)
 }
 
 // holdInGo does what the agents in other languages do.
