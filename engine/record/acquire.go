@@ -175,6 +175,7 @@ func (w *watching) noteHolder(rec *Record) {
 // backoff counts what this call has run into, to decide how long it pauses and when it gives up.
 type backoff struct {
 	conflicts     int               // swaps refused in a row
+	ride          time.Duration     // how long to pause now, while the claim may ride on another call's swap
 	failures      int               // requests without an answer in a row
 	outage        driverutil.Outage // since when the store has not answered
 	idleLoads     int               // loads without news before the next wait
@@ -216,9 +217,12 @@ func (b *backoff) noteAnswer() {
 // whose reply was lost, it is written once more, because what can be read may not be durable yet: a database shows a
 // commit that its standbys have not received, once the connection that waited for them is broken.
 func (a *acquire) step(ctx context.Context) (grant driver.Grant, done bool, err error) {
+	if a.backoff.ride > 0 {
+		return a.ride(ctx)
+	}
 	if a.joinsCrowd() {
 		a.backoff.outage.RequestStarted(a.clock.Now())
-		return a.useOutcome(ctx, a.shareStep(ctx, &a.own, snapshot{row: a.row, rec: a.rec}))
+		return a.useOutcome(ctx, a.shareStep(ctx, &a.own, a.claim.Name))
 	}
 	since := a.clock.Now()
 	next := a.rec.clone()
@@ -540,16 +544,37 @@ func (a *acquire) handleConflict(ctx context.Context, row Row, rec *Record) erro
 	if mine := a.rec.findClaim(a.claim.ID); mine != nil && mine.State == Promoted {
 		tries /= 4 // it is this claim's turn: the others pause for longer
 	}
-	paused, err := a.pauseAfterConflict(ctx, tries, len(a.rec.Claims))
-	if err != nil {
+	pause := a.conflictPause(tries, len(a.rec.Claims))
+	if err := ctx.Err(); err != nil {
 		return err
 	}
 	a.backoff.conflicts++
-	if rec == nil || paused { // after a pause the row from the refusal is old
+	switch {
+	case pause > 0 && a.queue.joins && !a.keepsRuns:
+		a.backoff.ride = pause
+		return nil
+	case pause > 0:
+		if err := a.life.Sleep(ctx, pause); err != nil {
+			return err
+		}
+		return a.loadRow(ctx) // the row from the refusal is old
+	case rec == nil:
 		return a.loadRow(ctx)
 	}
 	a.useRow(row, rec)
 	return nil
+}
+
+// ride pauses after a refusal. Meanwhile the claim rides on the next swap of this client, if there is one: other calls,
+// such as the release of a holder, come with less delay.
+func (a *acquire) ride(ctx context.Context) (grant driver.Grant, done bool, err error) {
+	d := a.backoff.ride
+	a.backoff.ride = 0
+	o, ok := a.rideAlong(ctx, d, &a.own, a.claim.Name)
+	if !ok {
+		return grant, false, a.loadRow(ctx)
+	}
+	return a.useOutcome(ctx, o)
 }
 
 // retryLater pauses after a request without an answer, and loads the row: nobody knows what it is now. It gives up with
@@ -641,7 +666,7 @@ func (a *acquire) waitForChange(ctx context.Context, inQueue bool) (grant driver
 	unsubscribe := a.subscribe(sub, a.row, a.rec, a.backoff.idleLoads)
 	defer unsubscribe()
 	if inQueue {
-		a.standBy(&a.own, a.stepFunc(), &snapshot{row: a.row, rec: a.rec})
+		a.standBy(&a.own, a.stepFunc(), a.claim.Name)
 	}
 	select {
 	case <-a.own.done:

@@ -22,6 +22,22 @@ type polledTable struct {
 	record.Table
 	roundTrip    time.Duration
 	loads, swaps *atomic.Int64
+	server       *oneThread // nil: the store makes any number of requests at a time
+}
+
+// oneThread is a store that makes one request at a time, and whose refusal of a swap brings no row.
+type oneThread struct {
+	busy chan struct{}
+	each time.Duration // on average
+}
+
+func (s *oneThread) work() {
+	if s == nil {
+		return
+	}
+	s.busy <- struct{}{}
+	time.Sleep(time.Duration(float64(s.each) * rand.ExpFloat64()))
+	<-s.busy
 }
 
 func (polledTable) Watcher() record.Watcher { return nil }
@@ -31,6 +47,7 @@ func (t polledTable) travelOneWay() { time.Sleep(t.roundTrip*3/8 + rand.N(t.roun
 func (t polledTable) Load(ctx context.Context, name string) (record.Row, error) {
 	t.loads.Add(1)
 	t.travelOneWay()
+	t.server.work()
 	defer t.travelOneWay()
 	return t.Table.Load(ctx, name)
 }
@@ -39,13 +56,19 @@ func (t polledTable) Swap(ctx context.Context, row record.Row) (record.Row, erro
 	t.swaps.Add(1)
 	t.travelOneWay()
 	defer t.travelOneWay()
-	return t.Table.Swap(ctx, row)
+	t.server.work()
+	now, err := t.Table.Swap(ctx, row)
+	if err != nil && t.server != nil {
+		now = record.Row{}
+	}
+	return now, err
 }
 
 // polledStore opens a client of a store in memory that is polled, and counts its requests.
-func polledStore(m *memory.Memory, roundTrip time.Duration) (s driver.Store, loads, swaps *atomic.Int64) {
+func polledStore(m *memory.Memory, roundTrip time.Duration, server *oneThread) (
+	s driver.Store, loads, swaps *atomic.Int64) {
 	loads, swaps = new(atomic.Int64), new(atomic.Int64)
-	return record.New(polledTable{m.Table(), roundTrip, loads, swaps}), loads, swaps
+	return record.New(polledTable{m.Table(), roundTrip, loads, swaps, server}), loads, swaps
 }
 
 // contest is what some clients do that want one lock, each with several callers. Each caller takes the lock, holds it,
@@ -54,6 +77,7 @@ type contest struct {
 	roundTrip, hold, lasts time.Duration
 	clients, callers       int
 	fair                   bool
+	server                 *oneThread
 }
 
 // contestResult is what came of it.
@@ -61,6 +85,7 @@ type contestResult struct {
 	turns    []int         // of each caller
 	gap      time.Duration // on average, from a release to the next grant
 	requests float64       // per turn
+	longest  time.Duration // that a caller waited
 }
 
 func (c contest) run(t *testing.T) (r contestResult) {
@@ -73,7 +98,7 @@ func (c contest) run(t *testing.T) (r contestResult) {
 	var released time.Time // guarded by the lock itself, like the gaps
 	var gaps time.Duration
 	for client := range c.clients {
-		s, loads, swaps := polledStore(m, c.roundTrip)
+		s, loads, swaps := polledStore(m, c.roundTrip, c.server)
 		defer s.Close()
 		requests = append(requests, loads, swaps)
 		inProcess := make(chan struct{}, 1) // of a client's plain claims, one at a time is at the store
@@ -85,8 +110,10 @@ func (c contest) run(t *testing.T) (r contestResult) {
 					if !c.fair {
 						inProcess <- struct{}{}
 					}
+					asked := time.Now()
 					g, err := s.Acquire(ctx, claim)
 					if err == nil {
+						r.longest = max(r.longest, time.Since(asked))
 						if !released.IsZero() {
 							gaps += time.Since(released)
 						}
@@ -115,8 +142,8 @@ func (c contest) run(t *testing.T) (r contestResult) {
 		r.requests += float64(n.Load()) / float64(sum)
 	}
 	r.gap = gaps / time.Duration(sum)
-	t.Logf("%+v: %d turns, %v apart; a caller had %d to %d; %.1f requests per turn", c, sum, r.gap, slices.Min(r.turns),
-		slices.Max(r.turns), r.requests)
+	t.Logf("%+v: %d turns, %v apart; a caller had %d to %d, and waited for %v at most; %.1f requests per turn", c, sum, r.gap,
+		slices.Min(r.turns), slices.Max(r.turns), r.longest, r.requests)
 	return r
 }
 
@@ -134,7 +161,7 @@ func TestPolledHandOver(t *testing.T) {
 		{5 * time.Millisecond, 100 * time.Millisecond, 20 * time.Second, 40, 1, 30},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			r := contest{test.roundTrip, test.hold, test.lasts, test.clients, test.callers, true}.run(t)
+			r := contest{test.roundTrip, test.hold, test.lasts, test.clients, test.callers, true, nil}.run(t)
 			if r.gap > 6*test.roundTrip || r.requests > test.requests {
 				t.Errorf("a hand-over took %v and %.1f requests", r.gap, r.requests)
 			}
@@ -142,12 +169,25 @@ func TestPolledHandOver(t *testing.T) {
 	}
 }
 
+// TestFairCallersOnSlowStore: no caller of a fair lock starves where a store makes one request at a time and its refusals
+// bring no row, and few requests have no effect: a caller whose swap to join the queue was refused joins by the next
+// swap of its client, and that begins with the row as it is.
+func TestFairCallersOnSlowStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := &oneThread{make(chan struct{}, 1), time.Millisecond}
+		r := contest{time.Millisecond, time.Millisecond, 20 * time.Second, 8, 8, true, server}.run(t)
+		if least, most := slices.Min(r.turns), slices.Max(r.turns); most > 2*least || r.requests > 4.5 {
+			t.Errorf("one caller had %d turns, another one %d; %.1f requests per turn", least, most, r.requests)
+		}
+	})
+}
+
 // TestPolledPlainClaims: where clients poll, no caller of a busy plain lock starves, although each client hands the
 // lock on to its own callers first.
 func TestPolledPlainClaims(t *testing.T) {
 	for _, roundTrip := range []time.Duration{200 * time.Microsecond, time.Millisecond, 5 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
-			r := contest{roundTrip, time.Millisecond, 10 * time.Second, 8, 8, false}.run(t)
+			r := contest{roundTrip, time.Millisecond, 10 * time.Second, 8, 8, false, nil}.run(t)
 			if least, most := slices.Min(r.turns), slices.Max(r.turns); most > 5*least {
 				t.Errorf("one caller had %d turns, and another one %d", least, most)
 			}
@@ -234,9 +274,9 @@ func TestPolledWaiterCost(t *testing.T) {
 		for _, fair := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
 				m := fakeMemory()
-				holder, _, _ := polledStore(m, time.Millisecond)
+				holder, _, _ := polledStore(m, time.Millisecond, nil)
 				defer holder.Close()
-				waiter, loads, swaps := polledStore(m, time.Millisecond)
+				waiter, loads, swaps := polledStore(m, time.Millisecond, nil)
 				defer waiter.Close()
 				claim := func(n int) driver.Claim {
 					c := paceClaim(n, true)

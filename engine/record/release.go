@@ -95,7 +95,7 @@ func (r *release) step(ctx context.Context) (done bool, err error) {
 	r.claims, r.bars = len(r.rec.Claims), r.fresh && r.mayStillArrive()
 	var o stepOutcome
 	if !r.fresh && r.isShared(r.claim.Name) {
-		o = r.shareStep(ctx, &r.own, seen)
+		o = r.shareStep(ctx, &r.own, r.claim.Name)
 	} else {
 		next, in := r.rec.clone(), r.stepInput(r.row, r.rec)
 		switch {

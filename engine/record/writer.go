@@ -41,7 +41,7 @@ type groupStep struct {
 	// All that follows is guarded by the engine's mutex.
 	state    stepState
 	make     stepFunc
-	seen     *snapshot     // the row as the call knew it; nil if the step was never handed in
+	lock     string        // its name; empty if the step was never handed in
 	replaces string        // once sent: the version that the swap expects
 	done     chan struct{} // buffered: it has an outcome
 	outcome  *stepOutcome  // if done
@@ -65,6 +65,7 @@ const (
 	stepIdle    stepState = iota // with its call, which may be writing it alone
 	stepWaiting                  // it will be made when its claim fits
 	stepQueued                   // it will go with the next swap
+	stepRiding                   // so it will, but begins none: its call pauses
 	stepSent                     // the swap may be on its way to the store
 	stepDone                     // it has an outcome, which its call has not taken yet
 )
@@ -86,6 +87,7 @@ type stepOutcome struct {
 type groupSwap struct {
 	w         *writer
 	number    int64 // no other swap of the engine has it
+	mustLoad  bool  // this client does not know the row, and loads it first; the steps still wait in the queue
 	steps     []*groupStep
 	seen      snapshot // the row that it replaces
 	next      *Record
@@ -110,7 +112,7 @@ func (e *engine) writeStep(ctx context.Context, s *groupStep, seen snapshot, nex
 	number := int64(0)
 	if !e.keepsRuns {
 		if number = e.beginAlone(s, seen.row.Name); number == 0 {
-			return e.shareStep(ctx, s, seen)
+			return e.shareStep(ctx, s, seen.row.Name)
 		}
 	}
 	o := stepOutcome{made: true, since: since, replaces: seen.row.Version}
@@ -130,14 +132,56 @@ func (e *engine) isShared(name string) bool {
 }
 
 // shareStep hands in a step, and returns its outcome.
-func (e *engine) shareStep(ctx context.Context, s *groupStep, seen snapshot) stepOutcome {
-	e.handIn(s, s.call.stepFunc(), &snapshot{row: seen.row, rec: seen.rec})
+func (e *engine) shareStep(ctx context.Context, s *groupStep, name string) stepOutcome {
+	e.handIn(s, stepQueued, s.call.stepFunc(), name)
 	select {
 	case <-s.done:
 		return e.takeOutcome(s)
 	case <-ctx.Done():
 		return e.leaveStep(ctx.Err(), s)
 	}
+}
+
+// rideAlong lets the step of a call that pauses for d go with the next swap of this client, if one begins meanwhile. If
+// none has, ok is false, and the step was not sent.
+//
+// Without that, the calls whose swap was refused would come back one by one, each with a load and a swap of its own,
+// and would refuse each other as the calls of as many clients.
+func (e *engine) rideAlong(ctx context.Context, d time.Duration, s *groupStep, name string) (o stepOutcome, ok bool) {
+	e.handIn(s, stepRiding, s.call.stepFunc(), name)
+	pause := time.NewTimer(d)
+	defer pause.Stop()
+	for {
+		select {
+		case <-s.done:
+			return e.takeOutcome(s), true
+		case <-ctx.Done():
+			return e.leaveStep(ctx.Err(), s), true
+		case <-pause.C: // if it is under way, it is awaited
+			if e.stopRiding(s) {
+				return stepOutcome{}, false
+			}
+		}
+	}
+}
+
+// stopRiding withdraws a step, and reports whether it was not sent.
+func (e *engine) stopRiding(s *groupStep) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if s.state != stepRiding {
+		return false
+	}
+	s.state = stepIdle
+	e.leaveGroup(s)
+	return true
+}
+
+// leaveGroup takes a step out of the writer's queue. It is called with mu held.
+func (e *engine) leaveGroup(s *groupStep) {
+	w := e.writers[s.lock]
+	w.queue = slices.DeleteFunc(w.queue, func(q *groupStep) bool { return q == s })
+	e.dropIfIdle(w)
 }
 
 func (s *groupStep) addsTo(rec *Record) bool { return s.claim != "" && rec.findClaim(s.claim) == nil }
@@ -156,11 +200,11 @@ func (e *engine) beginAlone(s *groupStep, name string) int64 {
 	return s.first.current
 }
 
-// handIn queues a step, and begins a swap if none is under way. If the step is under way already, as a waiter's that is
-// being granted, there is nothing to do but to await its outcome.
-func (e *engine) handIn(s *groupStep, step stepFunc, seen *snapshot) {
+// handIn queues a step, and begins a swap if none is under way, unless the step only rides. If the step is under way
+// already, as a waiter's that is being granted, there is nothing to do but to await its outcome.
+func (e *engine) handIn(s *groupStep, as stepState, step stepFunc, name string) {
 	e.mu.Lock()
-	w := e.writerOf(seen.row.Name)
+	w := e.writerOf(name)
 	switch s.state {
 	case stepWaiting:
 		w.removeWaiter(s)
@@ -168,10 +212,11 @@ func (e *engine) handIn(s *groupStep, step stepFunc, seen *snapshot) {
 		e.mu.Unlock()
 		return
 	}
-	s.state, s.make, s.seen, s.done = stepQueued, step, seen, s.doneChannel()
+	s.state, s.make, s.lock, s.done = as, step, name, s.doneChannel()
 	w.queue = append(w.queue, s)
 	var begun *groupSwap
 	switch {
+	case as == stepRiding:
 	case w.current == 0:
 		begun = e.beginSwap(w)
 	case w.timer == nil:
@@ -211,6 +256,12 @@ func (e *engine) writerOf(name string) *writer {
 	return w
 }
 
+// isNotRiding reports whether a step in the queue needs a swap.
+func isNotRiding(s *groupStep) bool { return s.state != stepRiding }
+
+// hasNext reports whether there is another swap to make. It is called with mu held.
+func (w *writer) hasNext() bool { return slices.ContainsFunc(w.queue, isNotRiding) }
+
 // dropIfIdle forgets a writer that has nothing to do. It is called with mu held.
 func (e *engine) dropIfIdle(w *writer) {
 	if w.current == 0 && len(w.queue) == 0 && len(w.waiters) == 0 && e.writers[w.name] == w {
@@ -227,35 +278,64 @@ func (w *writer) removeWaiter(s *groupStep) {
 
 // standBy makes the step of a claim that waits in the store's queue ready to be made by the swap that makes room for
 // it.
-func (e *engine) standBy(s *groupStep, step stepFunc, seen *snapshot) {
+func (e *engine) standBy(s *groupStep, step stepFunc, name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if s.state != stepIdle {
 		return // it stands by already, or is being granted
 	}
-	w := e.writerOf(seen.row.Name)
+	w := e.writerOf(name)
 	if w.waiters == nil {
 		w.waiters = map[string]*groupStep{}
 	}
-	s.state, s.make, s.seen, s.done = stepWaiting, step, seen, s.doneChannel()
+	s.state, s.make, s.lock, s.done = stepWaiting, step, name, s.doneChannel()
 	w.waiters[s.claim] = s
 }
 
-// beginSwap takes the queue for the next swap. That begins with the row as this client last saw it, or if it has
-// forgotten it, as the first call knows it. It is called with mu held.
+// beginSwap takes the queue for the next swap. That begins with the row as this client last saw it. If it has forgotten
+// it, the swap loads it first: what one of the calls knew is as old as the swap before, which may have been refused, and
+// so would be this one. It is called with mu held.
 func (e *engine) beginSwap(w *writer) *groupSwap {
 	e.swapsBegun++
-	g := &groupSwap{w: w, number: e.swapsBegun, steps: w.queue}
-	w.queue, w.current = nil, g.number
-	slices.SortStableFunc(g.steps, compareUrgency)
-	g.seen = *g.steps[0].seen
+	g := &groupSwap{w: w, number: e.swapsBegun}
+	w.current = g.number
 	if known, ok := e.rows.getRow(w.name); ok {
-		g.seen = known.snapshot
+		g.takeQueue(known.snapshot)
+	} else {
+		g.mustLoad = true
 	}
+	return g
+}
+
+// takeQueue takes the steps that wait, to be made on the record that was seen. It is called with mu held.
+func (g *groupSwap) takeQueue(seen snapshot) {
+	g.mustLoad, g.seen, g.steps = false, seen, g.w.queue
+	g.w.queue = nil
+	slices.SortStableFunc(g.steps, compareUrgency)
 	for _, s := range g.steps {
 		g.take(s)
 	}
-	return g
+}
+
+// loadFirst loads the row if a swap needs that, and takes the queue then. If the load fails, each call finds out by one
+// of its own. It reports whether there is a swap to make: it may have been overtaken, or all calls have left.
+func (e *engine) loadFirst(g *groupSwap) bool {
+	if !g.mustLoad {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(e.life, maxSettleTime)
+	row, rec, err := e.loadForStep(ctx, g.w.name)
+	cancel()
+	e.mu.Lock()
+	mine := g.w.current == g.number && g.w.hasNext()
+	if mine {
+		g.takeQueue(snapshot{row: row, rec: rec})
+	}
+	e.mu.Unlock()
+	if mine && err != nil {
+		e.settleSteps(g, stepOutcome{})
+	}
+	return mine && err == nil
 }
 
 // compareUrgency sorts urgent steps before others.
@@ -269,7 +349,9 @@ func compareUrgency(a, b *groupStep) int {
 	return 1
 }
 
-func (g *groupSwap) take(s *groupStep) { s.state, s.replaces = stepSent, g.seen.row.Version }
+func (g *groupSwap) take(s *groupStep) {
+	s.state, s.replaces, s.made = stepSent, g.seen.row.Version, false
+}
 
 // overtake begins the next swap although the current one has not returned. It returns nil if it has returned.
 func (e *engine) overtake(w *writer, hanging int64) *groupSwap {
@@ -279,7 +361,7 @@ func (e *engine) overtake(w *writer, hanging int64) *groupSwap {
 		return nil
 	}
 	w.timer = nil
-	if len(w.queue) == 0 {
+	if !w.hasNext() {
 		return nil
 	}
 	return e.beginSwap(w)
@@ -292,6 +374,11 @@ func (e *engine) startGroup(g *groupSwap) {
 		if e.life.Go(func() { e.runGroup(begun) }) {
 			return
 		}
+		if g.mustLoad {
+			e.mu.Lock()
+			g.takeQueue(snapshot{row: Row{Name: g.w.name}})
+			e.mu.Unlock()
+		}
 		e.settleSteps(g, stepOutcome{made: true, err: driver.ErrClosed})
 		g = e.nextSwap(g.w, g.number)
 	}
@@ -300,7 +387,10 @@ func (e *engine) startGroup(g *groupSwap) {
 // runGroup writes one group of steps after another to a row, until no step is waiting for it. Between two groups
 // it lets a release pass if the lock is full, because only that lets the others go on.
 func (e *engine) runGroup(g *groupSwap) {
-	for g != nil {
+	for ; g != nil; g = e.nextSwap(g.w, g.number) {
+		if !e.loadFirst(g) {
+			continue
+		}
 		e.makeSteps(g)
 		ctx, cancel := context.WithTimeout(e.life, maxSettleTime)
 		o := e.sendSwap(ctx, g)
@@ -310,7 +400,6 @@ func (e *engine) runGroup(g *groupSwap) {
 		if full {
 			e.awaitRelease(g)
 		}
-		g = e.nextSwap(g.w, g.number)
 	}
 }
 
@@ -451,7 +540,7 @@ func (e *engine) nextSwap(w *writer, number int64) *groupSwap {
 		w.timer.Stop()
 		w.timer = nil
 	}
-	if len(w.queue) > 0 {
+	if w.hasNext() {
 		return e.beginSwap(w)
 	}
 	e.dropIfIdle(w)
@@ -483,13 +572,12 @@ func (e *engine) leaveStep(err error, s *groupStep) stepOutcome {
 	s.state = stepIdle
 	switch was {
 	case stepWaiting:
-		if w := e.writers[s.seen.row.Name]; w != nil { // another call for the claim may have taken its place, and ended
+		if w := e.writers[s.lock]; w != nil { // another call for the claim may have taken its place, and ended
 			w.removeWaiter(s)
 			e.dropIfIdle(w)
 		}
-	case stepQueued:
-		w := e.writers[s.seen.row.Name]
-		w.queue = slices.DeleteFunc(w.queue, func(q *groupStep) bool { return q == s })
+	case stepQueued, stepRiding:
+		e.leaveGroup(s)
 	case stepSent:
 		return stepOutcome{made: true, replaces: s.replaces, err: err}
 	case stepDone:

@@ -2,11 +2,13 @@ package record_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -563,5 +565,152 @@ func TestOtherClientMakesRoom(t *testing.T) {
 			t.Errorf("granted %v after another client's release", took)
 		}
 		storetest.Release(t, other, next)
+	})
+}
+
+// bareTable is a table that can be told to refuse swaps, and may bring no row with a refusal.
+type bareTable struct {
+	record.Table
+	bare    bool         // a refusal brings no row
+	refuses atomic.Int64 // the next swaps
+	loads   atomic.Int64
+	refused atomic.Int64
+	fails   atomic.Int64                  // the next loads
+	gate    atomic.Pointer[chan struct{}] // the next swap waits for it
+}
+
+func (*bareTable) Watcher() record.Watcher { return nil }
+
+func (t *bareTable) Load(ctx context.Context, name string) (record.Row, error) {
+	t.loads.Add(1)
+	if t.fails.Add(-1) >= 0 {
+		return record.Row{}, errors.New("no answer")
+	}
+	return t.Table.Load(ctx, name)
+}
+
+// shut makes the next swap wait, and returns what lets it go on.
+func (t *bareTable) shut() (open func()) {
+	gate := make(chan struct{})
+	t.gate.Store(&gate)
+	return func() { close(gate) }
+}
+
+func (t *bareTable) Swap(ctx context.Context, row record.Row) (now record.Row, err error) {
+	if gate := t.gate.Swap(nil); gate != nil {
+		<-*gate
+	}
+	if t.refuses.Add(-1) >= 0 {
+		now, err = t.Table.Load(ctx, row.Name)
+		err = cmp.Or(err, record.ErrConflict)
+	} else {
+		now, err = t.Table.Swap(context.WithoutCancel(ctx), row) // it was sent
+	}
+	if errors.Is(err, record.ErrConflict) {
+		t.refused.Add(1)
+		if t.bare {
+			now = record.Row{}
+		}
+	}
+	return now, err
+}
+
+// TestRefusedClaimRides: a claim that pauses among many, because its swap was refused, joins the queue by the next swap of
+// its client.
+func TestRefusedClaimRides(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := fakeMemory()
+		table := &bareTable{Table: m.Table()}
+		own, others := record.New(table), m.Open()
+		defer others.Close()
+		defer own.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		var waits sync.WaitGroup
+		defer waits.Wait()
+		defer cancel()
+		held := storetest.Acquire(t, own, crowdClaim(driver.KindMutex, 1, 1, 0, 0))
+		for n := range 16 {
+			waits.Go(func() { others.Acquire(ctx, crowdClaim(driver.KindMutex, 1, 1, 1, n)) })
+		}
+		synctest.Wait()
+		if _, err := own.Inspect(t.Context(), held.Name); err != nil { // now this client knows the queue
+			t.Fatal(err)
+		}
+		table.refuses.Store(2) // the first time a claim does not pause
+		waits.Go(func() { own.Acquire(ctx, crowdClaim(driver.KindMutex, 1, 1, 2, 0)) })
+		synctest.Wait()
+		before := time.Now()
+		storetest.Release(t, own, held.Claim)
+		lock, err := others.Inspect(t.Context(), held.Name)
+		if n := len(lock.Holders) + len(lock.Waiters); err != nil || n != 17 || !time.Now().Equal(before) {
+			t.Errorf("%d claims after %v: %v", n, time.Since(before), err)
+		}
+	})
+}
+
+// TestSharedSwapKnowsTheRow: steps that waited for a swap which was refused without a row are not made on the row that
+// it was refused for. They are made on a newer one that this client has read meanwhile, and otherwise it is read.
+func TestSharedSwapKnowsTheRow(t *testing.T) {
+	for _, isRead := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			m := fakeMemory()
+			table := &bareTable{Table: m.Table(), bare: true}
+			own, others := record.New(table), m.Open()
+			defer others.Close()
+			defer own.Close()
+			var waits sync.WaitGroup
+			claim := func(worker int) driver.Claim { return crowdClaim(driver.KindSemaphore, 9, 1, worker, 0) }
+			held := storetest.Acquire(t, own, claim(0))
+			open := table.shut()
+			ctx, giveUp := context.WithCancel(t.Context())
+			waits.Go(func() { own.Acquire(ctx, claim(1)) }) // its swap is under way
+			synctest.Wait()
+			giveUp()
+			waits.Go(func() { storetest.Acquire(t, own, claim(2)) }) // it waits for that
+			synctest.Wait()
+			storetest.Acquire(t, others, claim(3))
+			table.loads.Store(0)
+			if isRead {
+				if _, err := own.Inspect(t.Context(), held.Name); err != nil {
+					t.Fatal(err)
+				}
+			}
+			open()
+			waits.Wait()
+			if loads, refused := table.loads.Load(), table.refused.Load(); refused != 1 || loads != 1 {
+				t.Errorf("read before: %v: %d loads, and %d swaps were refused", isRead, loads, refused)
+			}
+		})
+	}
+}
+
+// TestFailedLoadOfSharedSwap: if a swap of several steps cannot load the row first, that is no outcome of the steps, also
+// if they were part of a swap before.
+func TestFailedLoadOfSharedSwap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := fakeMemory()
+		table := &bareTable{Table: m.Table(), bare: true}
+		own, others := record.New(table), m.Open()
+		defer others.Close()
+		defer own.Close()
+		claim := func(worker int) driver.Claim { return crowdClaim(driver.KindSemaphore, 9, 1, worker, 0) }
+		storetest.Acquire(t, own, claim(0))
+		open := table.shut()
+		var waits sync.WaitGroup
+		for worker := range 2 { // the swap of the first is under way, and the second waits for that
+			waits.Go(func() { storetest.Acquire(t, own, claim(1+worker)) })
+			synctest.Wait()
+		}
+		for turn := range 2 { // the other one's swap is under way next, after its load
+			storetest.Acquire(t, others, claim(3+turn))
+			openBefore := open
+			open = table.shut()
+			openBefore()
+			synctest.Wait()
+		}
+		storetest.Acquire(t, others, claim(5))
+		table.fails.Store(2)
+		open()
+		waits.Wait()
 	})
 }
