@@ -1,6 +1,7 @@
 package driverutil
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,8 @@ type Outage struct {
 	since driver.Instant
 	asked bool           // a request is under way, or the last one got no answer
 	from  driver.Instant // when the first of these requests began
+
+	reason error // why the last request failed that no context has ended
 }
 
 // RequestStarted notes that a request begins at the given time. If the request before did not fail, it was answered.
@@ -40,19 +43,27 @@ func (o *Outage) RequestFailed(c driver.Clock, limit time.Duration) (exceeded bo
 }
 
 // RequestAnswered notes that the store has answered, which ends the outage.
-func (o *Outage) RequestAnswered() { o.lasts, o.asked = false, false }
+func (o *Outage) RequestAnswered() { *o = Outage{} }
+
+// NoteReason notes why a request failed that was made under ctx. If the end of ctx has cut it off, that says nothing.
+func (o *Outage) NoteReason(ctx context.Context, err error) {
+	switch {
+	case !isContextError(err):
+		o.reason = err
+	case ctx.Err() == nil: // its own time was up: the store says nothing any more
+		o.reason = nil
+	}
+}
 
 // Explain makes the error with which the call ends one that says for how long the store has not answered, if a request
 // is without an answer. What the store has said is returned as it is, unless the caller's context has ended since.
-// reason is why the last request failed; nil if that is err, or is not known. That time was up is no reason: it says
-// that there was no answer.
-func (o *Outage) Explain(c driver.Clock, err, reason error) error {
+// The reason is the one that was noted last, or else err. That time was up is no reason: it says that there was no
+// answer.
+func (o *Outage) Explain(c driver.Clock, err error) error {
 	if err == nil || !o.asked || IsFinal(err) && !isContextError(err) {
 		return err
 	}
-	if reason == nil {
-		reason = err
-	}
+	reason := cmp.Or(o.reason, err)
 	var limit interface{ Timeout() bool }
 	if isContextError(reason) || errors.As(reason, &limit) && limit.Timeout() {
 		reason = nil
@@ -68,7 +79,7 @@ func CallWithTimeout(ctx context.Context, d time.Duration, store string, request
 	defer cancel()
 	err := request(short)
 	if err != nil && short.Err() != nil && ctx.Err() == nil {
-		return fmt.Errorf("no answer from %s: %v", store, err)
+		return noAnswerError{fmt.Sprintf("no answer from %s: %v", store, err)}
 	}
 	return err
 }

@@ -45,7 +45,7 @@ func TestSilence(t *testing.T) {
 		c := driver.Clock{Monotonic: elapsed, Boottime: elapsed}
 		silence := func(o *Outage, err error) time.Duration {
 			var silent *driver.SilentError
-			if err = o.Explain(c, err, nil); errors.As(err, &silent) {
+			if err = o.Explain(c, err); errors.As(err, &silent) {
 				return silent.For
 			}
 			return 0
@@ -81,6 +81,10 @@ func TestSilence(t *testing.T) {
 // TestReasonOfSilence: what the store has said is a reason why no request succeeds, and that time was up is none.
 func TestReasonOfSilence(t *testing.T) {
 	full := errors.New("no memory is left")
+	late := CallWithTimeout(t.Context(), time.Nanosecond, "the store", func(ctx context.Context) error {
+		<-ctx.Done()
+		return ctx.Err()
+	})
 	for _, c := range []struct{ err, reason, want error }{
 		{full, nil, full},
 		{context.DeadlineExceeded, full, full},
@@ -88,10 +92,14 @@ func TestReasonOfSilence(t *testing.T) {
 		{os.ErrDeadlineExceeded, nil, nil},
 		{context.DeadlineExceeded, fmt.Errorf("reading: %w", os.ErrDeadlineExceeded), nil},
 		{HideContextError(context.DeadlineExceeded), nil, nil},
+		{context.DeadlineExceeded, late, nil},
 	} {
 		var o Outage
 		o.RequestFailed(driver.SystemClock, time.Hour)
-		silent, ok := errors.AsType[*driver.SilentError](o.Explain(driver.SystemClock, c.err, c.reason))
+		if c.reason != nil {
+			o.NoteReason(t.Context(), c.reason)
+		}
+		silent, ok := errors.AsType[*driver.SilentError](o.Explain(driver.SystemClock, c.err))
 		if !ok || silent.Reason != c.want {
 			t.Errorf("%v, %v: the reason is %v, want %v", c.err, c.reason, silent, c.want)
 		}

@@ -27,7 +27,6 @@ type RetryLoop struct {
 
 	tries  int
 	outage Outage
-	reason error // why the last request failed that no context has ended
 }
 
 // Restart makes the limit count from now on, whether or not a request fails. Without it, the limit counts
@@ -39,7 +38,7 @@ func (l *RetryLoop) Restart() {
 
 // NoteAnswer notes that the store has answered. The limit and the pauses begin again.
 func (l *RetryLoop) NoteAnswer() {
-	l.tries, l.reason = 0, nil
+	l.tries = 0
 	l.outage.RequestAnswered()
 }
 
@@ -49,7 +48,6 @@ func (l *RetryLoop) RequestStarted(at driver.Instant) { l.outage.RequestStarted(
 
 // PauseAfterAnswer pauses after an answer that leaves something to do. It returns Pause's error, as End does.
 func (l *RetryLoop) PauseAfterAnswer(ctx context.Context) error {
-	l.reason = nil
 	l.outage.RequestAnswered()
 	return l.End(l.pause(ctx))
 }
@@ -59,12 +57,7 @@ func (l *RetryLoop) PauseAfterAnswer(ctx context.Context) error {
 // else Pause's. sent says that the store may have received the request.
 func (l *RetryLoop) PauseAfterFailure(ctx context.Context, err error, sent bool) error {
 	final := IsFinal(err)
-	switch {
-	case !isContextError(err):
-		l.reason = err
-	case ctx.Err() == nil: // its own time was up: the store says nothing any more
-		l.reason = nil
-	}
+	l.outage.NoteReason(ctx, err)
 	l.Uncertain = l.Uncertain || sent && !final
 	if final || ctx.Err() == nil && l.outage.RequestFailed(l.Clock, l.Limit) {
 		return l.End(HideContextError(err))
@@ -72,8 +65,8 @@ func (l *RetryLoop) PauseAfterFailure(ctx context.Context, err error, sent bool)
 	ended := l.pause(ctx)
 	switch {
 	case ended == nil || IsFinal(ended):
-	case l.reason != nil: // also if the end of ctx has cut off one more request, which says nothing
-		ended = fmt.Errorf("%w; the last request: %w", ended, l.reason)
+	case l.outage.reason != nil: // also if the end of ctx has cut off one more request, which says nothing
+		ended = fmt.Errorf("%w; the last request: %w", ended, l.outage.reason)
 	case errors.Is(err, ended): // and maybe it says why there was no answer
 		ended = err
 	default:
@@ -90,7 +83,7 @@ func (l *RetryLoop) End(err error) error {
 	if err == nil || errors.Is(err, driver.ErrClosed) {
 		return err
 	}
-	if err = l.outage.Explain(l.Clock, err, l.reason); !l.Uncertain {
+	if err = l.outage.Explain(l.Clock, err); !l.Uncertain {
 		return err
 	}
 	return Unresolved(err)
@@ -106,7 +99,7 @@ func (l *RetryLoop) pause(ctx context.Context) error {
 // end of their own context.
 func HideContextError(err error) error {
 	if isContextError(err) {
-		return noAnswerError{err}
+		return noAnswerError{fmt.Sprintf("the store gave no answer: %v", err)}
 	}
 	return err
 }
@@ -116,9 +109,9 @@ func isContextError(err error) bool {
 }
 
 // noAnswerError is the end of a request's own time limit. It does not match the errors of contexts.
-type noAnswerError struct{ cause error }
+type noAnswerError struct{ text string }
 
-func (e noAnswerError) Error() string { return fmt.Sprintf("the store gave no answer: %v", e.cause) }
+func (e noAnswerError) Error() string { return e.text }
 
 // Timeout says that it is an error as those of package net are after a time limit.
 func (e noAnswerError) Timeout() bool { return true }

@@ -580,6 +580,7 @@ func (a *acquire) ride(ctx context.Context) (grant driver.Grant, done bool, err 
 // retryLater pauses after a request without an answer, and loads the row: nobody knows what it is now. It gives up with
 // the error when the store was unreachable for too long, or the error is final.
 func (a *acquire) retryLater(ctx context.Context, err error) error {
+	a.backoff.outage.NoteReason(ctx, err)
 	if ctx.Err() != nil {
 		return err
 	}
@@ -605,10 +606,10 @@ func (a *acquire) finalError(ctx context.Context, err error) error {
 		err = driver.ErrClosed
 	case ctx.Err() != nil && !driverutil.IsFinal(err):
 		err = a.waitError(ctx.Err())
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded): // the store's, not the caller's
-		err = fmt.Errorf("the store did not answer in time: %v", err)
+	default: // an error of a context is the store's, not the caller's
+		err = driverutil.HideContextError(err)
 	}
-	err = a.backoff.outage.Explain(a.clock, err, nil)
+	err = a.backoff.outage.Explain(a.clock, err)
 	if o := a.leaveStep(context.Canceled, &a.own); o.made && !errors.Is(o.err, ErrUnsent) {
 		a.unresolved.noteUnknown(o.replaces) // it may have been granted meanwhile
 	}

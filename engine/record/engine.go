@@ -99,14 +99,15 @@
 // writer; each call gets the refusal and goes on by its own rules (how long to pause, whether to let a renewal go
 // first). While a claim pauses, its step goes with the next swap of its client, be it the release of a holder. Without
 // that, eight refused callers of one process came back one by one, each with a load and a swap; on DynamoDB's emulator,
-// with eight such processes, a caller was refused up to 270 times, and had no place in the queue for 15 s. After a shared swap that has granted the last place of a lock, the next one waits for a round trip, 5 ms at
-// most, if it has only claims that must wait anyway: a holder that releases at once takes them with it, which saves a
-// third of the swaps. Rejected: to wait for more steps otherwise, which lone callers would pay for. Rejected: one
-// goroutine per lock that makes all writes: two changes of goroutine per step, and a lifetime to manage. Rejected: that
-// a caller writes the steps of the others under its own context. When it gave up, it would leave them all with unknown
-// outcomes. Rejected: only renewals and releases overtake a swap that hangs. It needs a second kind of queue, and the
-// claims would wait for nothing. Not in groups: an operator's steps, detaching and changes of weight, which are rare
-// and load first; and the ledger, whose steps also write pages.
+// with eight such processes, a caller was refused up to 270 times, and had no place in the queue for 15 s. After a
+// shared swap that has granted the last place of a lock, the next one waits for a round trip, 5 ms at most, if it has
+// only claims that must wait anyway: a holder that releases at once takes them with it, which saves a third of the
+// swaps. Rejected: to wait for more steps otherwise, which lone callers would pay for. Rejected: one goroutine per lock
+// that makes all writes: two changes of goroutine per step, and a lifetime to manage. Rejected: that a caller writes
+// the steps of the others under its own context. When it gave up, it would leave them all with unknown outcomes.
+// Rejected: only renewals and releases overtake a swap that hangs. It needs a second kind of queue, and the claims
+// would wait for nothing. Not in groups: an operator's steps, detaching and changes of weight, which are rare and load
+// first; and the ledger, whose steps also write pages.
 //
 // A hub believes its own client's writes, and nothing else without a load. It takes a write only if that replaced the
 // row which the hub knows, so what it knows never goes back. While all claims ahead of its waiters are its client's

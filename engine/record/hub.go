@@ -472,6 +472,7 @@ func (h *waiterHub) noteLoadResult(ctx context.Context, err error) {
 	h.e.mu.Lock()
 	defer h.e.mu.Unlock()
 	for sub := range h.subscribers {
+		sub.outage.NoteReason(ctx, err)
 		switch {
 		case err == nil:
 			sub.outage.RequestAnswered()

@@ -330,3 +330,45 @@ func TestDeadlineTellsSilence(t *testing.T) {
 		}
 	}
 }
+
+// TestDeadlineTellsReason: the error of a call whose context ends has what the store has said last, if that refuses all
+// requests, before the call waits or during its wait.
+func TestDeadlineTellsReason(t *testing.T) {
+	for _, fair := range []bool{true, false} {
+		for _, waits := range []bool{true, false} {
+			synctest.Test(t, func(t *testing.T) {
+				m := fakeMemory()
+				table := &unreachableTable{Table: distantTable{m.Table(), 0}}
+				holder, waiter := m.Open(), record.New(table)
+				defer holder.Close()
+				defer waiter.Close()
+				held := paceClaim(1, false)
+				held.TTL = 24 * time.Hour
+				if _, err := holder.Acquire(t.Context(), held); err != nil {
+					t.Fatal(err)
+				}
+				refuse := func() {
+					until := time.Now().Add(time.Hour).UnixNano()
+					table.reads.Store(until)
+					table.writes.Store(until)
+				}
+				limit := 8 * time.Second
+				if waits {
+					time.AfterFunc(limit, refuse)
+					limit *= 2
+				} else {
+					refuse()
+				}
+				claim := paceClaim(2, true)
+				claim.Fair, claim.TTL = fair, time.Minute
+				ctx, cancel := context.WithTimeout(t.Context(), limit)
+				defer cancel()
+				_, err := waiter.Acquire(ctx, claim)
+				silent, ok := errors.AsType[*driver.SilentError](err)
+				if !errors.Is(err, context.DeadlineExceeded) || !ok || !errors.Is(silent.Reason, errUnreachable) {
+					t.Errorf("fair %v, waits %v: %#v", fair, waits, err)
+				}
+			})
+		}
+	}
+}

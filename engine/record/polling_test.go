@@ -175,7 +175,7 @@ func TestPolledHandOver(t *testing.T) {
 func TestFairCallersOnSlowStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := &oneThread{make(chan struct{}, 1), time.Millisecond}
-		r := contest{time.Millisecond, time.Millisecond, 20 * time.Second, 8, 8, true, server}.run(t)
+		r := contest{time.Millisecond, time.Millisecond, 10 * time.Second, 8, 8, true, server}.run(t)
 		if least, most := slices.Min(r.turns), slices.Max(r.turns); most > 2*least || r.requests > 4.5 {
 			t.Errorf("one caller had %d turns, another one %d; %.1f requests per turn", least, most, r.requests)
 		}

@@ -172,7 +172,7 @@ func (r *redlockStore) Acquire(ctx context.Context, c driver.Claim) (driver.Gran
 		} else if r.clock.Since(majorityReplied) > driver.UnreachableTimeout(c.TTL) || !c.Wait && n > 2 {
 			// No majority replies. A claim that waits retries for as long as with a single server, and one that does
 			// not wait retries three times.
-			return g, driverutil.Unresolved(&driver.SilentError{For: r.clock.Since(majorityReplied),
+			return g, driverutil.Unresolved(&driver.SilentError{For: r.clock.Since(majorityReplied), Reason: b.denial,
 				Err: fmt.Errorf("only %d of %d servers answer: %v", b.replies, len(r.servers), cmp.Or(b.denial, err))})
 		}
 		pause := rand.N(min(10*time.Millisecond<<min(n, 5), 150*time.Millisecond)) + time.Millisecond

@@ -196,7 +196,7 @@ func (rd *round) endedError(majorityReplied driver.Instant, err error) error {
 		err = fmt.Errorf("%w; %w", err, &driver.HeldError{Holders: rd.holders})
 	}
 	if rd.replies < rd.redlock.majority {
-		err = &driver.SilentError{For: rd.redlock.clock.Since(majorityReplied), Err: err}
+		err = &driver.SilentError{For: rd.redlock.clock.Since(majorityReplied), Reason: rd.denial, Err: err}
 	}
 	return driverutil.Unresolved(err)
 }
