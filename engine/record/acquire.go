@@ -331,7 +331,7 @@ func (a *acquire) useOutcome(ctx context.Context, o stepOutcome) (grant driver.G
 	case errors.Is(err, ErrConflict):
 		a.unresolved.unsent = false
 		return grant, false, a.handleConflict(ctx, o.row, o.rec)
-	case errors.Is(err, driver.ErrQueueFull) && a.isPlainWaiter() && a.source != fromStore:
+	case errors.Is(err, driver.ErrQueueFull) && a.source != fromStore: // an old row is no reason to refuse
 		return grant, false, a.loadRow(ctx)
 	case errors.Is(err, driver.ErrQueueFull) && a.isPlainWaiter() && len(a.rec.Claims) > 0: // they leave it no room
 		return grant, false, a.pauseAtFullQueue(ctx)
@@ -551,7 +551,7 @@ func (a *acquire) handleConflict(ctx context.Context, row Row, rec *Record) erro
 	a.backoff.conflicts++
 	switch {
 	case pause > 0 && a.queue.joins && !a.keepsRuns:
-		a.backoff.ride = pause
+		a.backoff.ride, a.source = pause, fromOthers // the row is old
 		return nil
 	case pause > 0:
 		if err := a.life.Sleep(ctx, pause); err != nil {
@@ -568,11 +568,14 @@ func (a *acquire) handleConflict(ctx context.Context, row Row, rec *Record) erro
 // ride pauses after a refusal. Meanwhile the claim rides on the next swap of this client, if there is one: other calls,
 // such as the release of a holder, come with less delay.
 func (a *acquire) ride(ctx context.Context) (grant driver.Grant, done bool, err error) {
-	d := a.backoff.ride
+	d, since := a.backoff.ride, a.clock.Now()
 	a.backoff.ride = 0
 	o, ok := a.rideAlong(ctx, d, &a.own, a.claim.Name)
 	if !ok {
 		return grant, false, a.loadRow(ctx)
+	}
+	if o.made && !errors.Is(o.err, ErrUnsent) {
+		a.backoff.outage.RequestStarted(since)
 	}
 	return a.useOutcome(ctx, o)
 }

@@ -317,13 +317,17 @@ func (g *groupSwap) takeQueue(seen snapshot) {
 	}
 }
 
-// loadFirst loads the row if a swap needs that, and takes the queue then. If the load fails, each call finds out by one
-// of its own. It reports whether there is a swap to make: it may have been overtaken, or all calls have left.
+// loadFirst loads the row if a swap needs that, and takes the queue then. If the load fails, or takes so long that a swap
+// would be overtaken, each call finds out by one of its own. It reports whether there is a swap to make: it may have been
+// overtaken, or all calls have left.
 func (e *engine) loadFirst(g *groupSwap) bool {
 	if !g.mustLoad {
 		return true
 	}
-	ctx, cancel := context.WithTimeout(e.life, maxSettleTime)
+	e.mu.Lock()
+	limit := e.overtakeAfter()
+	e.mu.Unlock()
+	ctx, cancel := context.WithTimeout(e.life, limit)
 	row, rec, err := e.loadForStep(ctx, g.w.name)
 	cancel()
 	e.mu.Lock()

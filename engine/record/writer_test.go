@@ -576,6 +576,7 @@ type bareTable struct {
 	loads   atomic.Int64
 	refused atomic.Int64
 	fails   atomic.Int64                  // the next loads
+	hangs   atomic.Int64                  // the next loads
 	gate    atomic.Pointer[chan struct{}] // the next swap waits for it
 }
 
@@ -585,6 +586,14 @@ func (t *bareTable) Load(ctx context.Context, name string) (record.Row, error) {
 	t.loads.Add(1)
 	if t.fails.Add(-1) >= 0 {
 		return record.Row{}, errors.New("no answer")
+	}
+	if t.hangs.Add(-1) >= 0 {
+		select {
+		case <-ctx.Done():
+			return record.Row{}, ctx.Err()
+		case <-time.After(9 * time.Second): // a table limits its requests
+			return record.Row{}, errors.New("no answer")
+		}
 	}
 	return t.Table.Load(ctx, name)
 }
@@ -712,5 +721,110 @@ func TestFailedLoadOfSharedSwap(t *testing.T) {
 		table.fails.Store(2)
 		open()
 		waits.Wait()
+	})
+}
+
+// TestHungLoadDelaysNoRenewal: if the load that a swap of several steps begins with hangs, a renewal that is one of the
+// steps does not wait for that longer than for a swap that hangs.
+func TestHungLoadDelaysNoRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := fakeMemory()
+		table := &bareTable{Table: m.Table(), bare: true}
+		own, others := record.New(table), m.Open()
+		defer others.Close()
+		defer own.Close()
+		claim := func(worker int) driver.Claim { return crowdClaim(driver.KindSemaphore, 9, 1, worker, 0) }
+		held := storetest.Acquire(t, own, claim(0))
+		open := table.shut()
+		var waits sync.WaitGroup
+		waits.Go(func() { storetest.Acquire(t, own, claim(1)) }) // its swap is under way
+		synctest.Wait()
+		waits.Go(func() { // it waits for that
+			began := time.Now()
+			own.Renew(t.Context(), []driver.Grant{held}, func(_ int, r driver.Renewal) {
+				if took := time.Since(began); r.Err != nil || took > 500*time.Millisecond {
+					t.Errorf("renewed after %v: %v", took, r.Err)
+				}
+			})
+		})
+		synctest.Wait()
+		storetest.Acquire(t, others, claim(2)) // so the first is refused
+		table.hangs.Store(2)                   // of the first, and of the swap that the renewal is part of
+		open()
+		waits.Wait()
+	})
+}
+
+// TestRidingClaimTellsSilence: the error of a claim that rides on a swap without an answer says that the store is silent.
+func TestRidingClaimTellsSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := fakeMemory()
+		table := &bareTable{Table: m.Table()}
+		own, others := record.New(table), m.Open()
+		defer others.Close()
+		defer own.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		var waits sync.WaitGroup
+		defer waits.Wait()
+		defer cancel()
+		held := storetest.Acquire(t, own, crowdClaim(driver.KindMutex, 1, 1, 0, 0))
+		for n := range 16 {
+			waits.Go(func() { others.Acquire(ctx, crowdClaim(driver.KindMutex, 1, 1, 1, n)) })
+		}
+		synctest.Wait()
+		if _, err := own.Inspect(t.Context(), held.Name); err != nil { // now this client knows the queue
+			t.Fatal(err)
+		}
+		table.refuses.Store(2) // the first time a claim does not pause
+		ended := make(chan error, 1)
+		go func() {
+			short, stop := context.WithTimeout(t.Context(), 5*time.Second)
+			defer stop()
+			_, err := own.Acquire(short, crowdClaim(driver.KindMutex, 1, 1, 2, 0))
+			ended <- err
+		}()
+		synctest.Wait()
+		open := table.shut()
+		waits.Go(func() { own.Release(ctx, held.Claim, held.Ref) })
+		err := <-ended
+		if silent, ok := errors.AsType[*driver.SilentError](err); !ok || silent.For < 4*time.Second {
+			t.Errorf("%#v", err)
+		}
+		open()
+	})
+}
+
+// TestOldFullRecordRefusesNobody: a claim is not refused because the record was full when this client read it last.
+func TestOldFullRecordRefusesNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := fakeMemory()
+		table := m.Table()
+		small := func() driver.Store {
+			return record.New(smallNotifyingTable{notifyingTable{Table: table, watcher: table.Watcher()}})
+		}
+		own, others := small(), small()
+		defer own.Close()
+		defer others.Close()
+		held := storetest.Acquire(t, others, paceClaim(0, false))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		waiting := paceClaim(1, true)
+		waiting.Fair = true
+		ended := make(chan error, 1)
+		go func() { _, err := others.Acquire(ctx, waiting); ended <- err }()
+		synctest.Wait()
+		if lock, err := own.Inspect(t.Context(), held.Name); err != nil || len(lock.Waiters) != 1 {
+			t.Fatal(lock, err)
+		}
+		cancel()
+		<-ended
+		for _, c := range []driver.Claim{waiting, held.Claim} {
+			if err := others.Release(t.Context(), c, ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+		mine := paceClaim(2, true)
+		mine.Fair = true
+		storetest.Acquire(t, own, mine)
 	})
 }
