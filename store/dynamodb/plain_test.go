@@ -329,15 +329,14 @@ func TestPlainContended(t *testing.T) {
 		stores[i] = mustOpen(t, urlOf(table, sharedServer(t).Endpoint, ""))
 		clients[i] = dynamodbtest.Client(sharedServer(t).Endpoint)
 	}
-	usual := max(timeSecondRun(func() {
-		release(t, stores[0],
-			acquire(t, stores[0], mutexClaim("m", time.Minute)).Claim)
-	}),
-		timeSecondRun(func() { mustPlainLock(t, clients[0], table, "m", time.Now().Unix()-10) }))
+	release(t, stores[0], acquire(t, stores[0], mutexClaim("m", time.Minute)).Claim)
+	mustPlainLock(t, clients[0], table, "m", time.Now().Unix()-10)
+	usual := time.Millisecond // how long the slowest try of the round before took
 	var won [2]int
 	for round := range rounds {
 		var mu sync.Mutex
 		var in []func() error
+		var slowest time.Duration
 		var wg sync.WaitGroup
 		start := make(chan struct{})
 		for i := range 4 {
@@ -347,6 +346,7 @@ func TestPlainContended(t *testing.T) {
 				if kind == round%2 { // so that both kinds win some rounds
 					time.Sleep(mrand.N(2 * usual))
 				}
+				began := time.Now()
 				var leave func() error
 				owner := fmt.Sprint(round, i)
 				if kind == 0 {
@@ -362,9 +362,10 @@ func TestPlainContended(t *testing.T) {
 				} else if took {
 					leave = func() error { return plainUnlock(t, client, table, "m", owner, round%3 == 0) }
 				}
+				mu.Lock()
+				defer mu.Unlock()
+				slowest = max(slowest, time.Since(began))
 				if leave != nil {
-					mu.Lock()
-					defer mu.Unlock()
 					won[kind]++
 					in = append(in, leave)
 				}
@@ -378,19 +379,12 @@ func TestPlainContended(t *testing.T) {
 		if err := in[0](); err != nil {
 			t.Fatal(err)
 		}
+		usual = slowest
 	}
 	t.Logf("%d rounds, %d to ours, %d to plain clients, never two", rounds, won[0], won[1])
 	if won[0] == 0 || won[1] == 0 {
 		t.Errorf("ours won %d of %d rounds: nothing was shown", won[0], rounds)
 	}
-}
-
-// timeSecondRun returns how long a function takes when it runs for the second time.
-func timeSecondRun(do func()) time.Duration {
-	do()
-	start := time.Now()
-	do()
-	return time.Since(start)
 }
 
 // plainUnlock ends or removes an item of the common pattern.
