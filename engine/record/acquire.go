@@ -175,7 +175,7 @@ func (w *watching) noteHolder(rec *Record) {
 // backoff counts what this call has run into, to decide how long it pauses and when it gives up.
 type backoff struct {
 	conflicts     int               // swaps refused in a row
-	ride          time.Duration     // how long to pause now, while the claim may ride on another call's swap
+	pause         time.Duration     // how long to pause now, unless the claim goes with another call's swap before
 	failures      int               // requests without an answer in a row
 	outage        driverutil.Outage // since when the store has not answered
 	idleLoads     int               // loads without news before the next wait
@@ -217,8 +217,8 @@ func (b *backoff) noteAnswer() {
 // whose reply was lost, it is written once more, because what can be read may not be durable yet: a database shows a
 // commit that its standbys have not received, once the connection that waited for them is broken.
 func (a *acquire) step(ctx context.Context) (grant driver.Grant, done bool, err error) {
-	if a.backoff.ride > 0 {
-		return a.ride(ctx)
+	if a.backoff.pause > 0 {
+		return a.pauseForSwap(ctx)
 	}
 	if a.joinsCrowd() {
 		a.backoff.outage.RequestStarted(a.clock.Now())
@@ -551,7 +551,7 @@ func (a *acquire) handleConflict(ctx context.Context, row Row, rec *Record) erro
 	a.backoff.conflicts++
 	switch {
 	case pause > 0 && a.queue.joins && !a.keepsRuns:
-		a.backoff.ride, a.source = pause, fromOthers // the row is old
+		a.backoff.pause, a.source = pause, fromOthers // the row is old
 		return nil
 	case pause > 0:
 		if err := a.life.Sleep(ctx, pause); err != nil {
@@ -565,12 +565,12 @@ func (a *acquire) handleConflict(ctx context.Context, row Row, rec *Record) erro
 	return nil
 }
 
-// ride pauses after a refusal. Meanwhile the claim rides on the next swap of this client, if there is one: other calls,
-// such as the release of a holder, come with less delay.
-func (a *acquire) ride(ctx context.Context) (grant driver.Grant, done bool, err error) {
-	d, since := a.backoff.ride, a.clock.Now()
-	a.backoff.ride = 0
-	o, ok := a.rideAlong(ctx, d, &a.own, a.claim.Name)
+// pauseForSwap pauses after a refusal. If another call of this client makes a swap meanwhile, such as the release of a
+// holder, the claim goes with it.
+func (a *acquire) pauseForSwap(ctx context.Context) (grant driver.Grant, done bool, err error) {
+	d, since := a.backoff.pause, a.clock.Now()
+	a.backoff.pause = 0
+	o, ok := a.pauseStep(ctx, d, &a.own, a.claim.Name)
 	if !ok {
 		return grant, false, a.loadRow(ctx)
 	}

@@ -65,7 +65,7 @@ const (
 	stepIdle    stepState = iota // with its call, which may be writing it alone
 	stepWaiting                  // it will be made when its claim fits
 	stepQueued                   // it will go with the next swap
-	stepRiding                   // so it will, but begins none: its call pauses
+	stepPausing                  // so it will, but it begins none: its call pauses
 	stepSent                     // the swap may be on its way to the store
 	stepDone                     // it has an outcome, which its call has not taken yet
 )
@@ -142,13 +142,13 @@ func (e *engine) shareStep(ctx context.Context, s *groupStep, name string) stepO
 	}
 }
 
-// rideAlong lets the step of a call that pauses for d go with the next swap of this client, if one begins meanwhile. If
-// none has, ok is false, and the step was not sent.
+// pauseStep waits for d, or until a swap of this client that began meanwhile has made the step. If none has begun, ok is
+// false, and the step was not sent.
 //
 // Without that, the calls whose swap was refused would come back one by one, each with a load and a swap of its own,
 // and would refuse each other as the calls of as many clients.
-func (e *engine) rideAlong(ctx context.Context, d time.Duration, s *groupStep, name string) (o stepOutcome, ok bool) {
-	e.handIn(s, stepRiding, s.call.stepFunc(), name)
+func (e *engine) pauseStep(ctx context.Context, d time.Duration, s *groupStep, name string) (o stepOutcome, ok bool) {
+	e.handIn(s, stepPausing, s.call.stepFunc(), name)
 	pause := time.NewTimer(d)
 	defer pause.Stop()
 	for {
@@ -158,18 +158,18 @@ func (e *engine) rideAlong(ctx context.Context, d time.Duration, s *groupStep, n
 		case <-ctx.Done():
 			return e.leaveStep(ctx.Err(), s), true
 		case <-pause.C: // if it is under way, it is awaited
-			if e.stopRiding(s) {
+			if e.withdrawStep(s) {
 				return stepOutcome{}, false
 			}
 		}
 	}
 }
 
-// stopRiding withdraws a step, and reports whether it was not sent.
-func (e *engine) stopRiding(s *groupStep) bool {
+// withdrawStep takes the step of a pausing call back, and reports whether it was not sent.
+func (e *engine) withdrawStep(s *groupStep) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if s.state != stepRiding {
+	if s.state != stepPausing {
 		return false
 	}
 	s.state = stepIdle
@@ -200,7 +200,7 @@ func (e *engine) beginAlone(s *groupStep, name string) int64 {
 	return s.first.current
 }
 
-// handIn queues a step, and begins a swap if none is under way, unless the step only rides. If the step is under way
+// handIn queues a step, and begins a swap if none is under way, unless the step's call pauses. If the step is under way
 // already, as a waiter's that is being granted, there is nothing to do but to await its outcome.
 func (e *engine) handIn(s *groupStep, as stepState, step stepFunc, name string) {
 	e.mu.Lock()
@@ -216,7 +216,7 @@ func (e *engine) handIn(s *groupStep, as stepState, step stepFunc, name string) 
 	w.queue = append(w.queue, s)
 	var begun *groupSwap
 	switch {
-	case as == stepRiding:
+	case as == stepPausing:
 	case w.current == 0:
 		begun = e.beginSwap(w)
 	case w.timer == nil:
@@ -256,11 +256,11 @@ func (e *engine) writerOf(name string) *writer {
 	return w
 }
 
-// isNotRiding reports whether a step in the queue needs a swap.
-func isNotRiding(s *groupStep) bool { return s.state != stepRiding }
+// needsSwap reports whether a step in the queue needs a swap.
+func needsSwap(s *groupStep) bool { return s.state != stepPausing }
 
 // hasNext reports whether there is another swap to make. It is called with mu held.
-func (w *writer) hasNext() bool { return slices.ContainsFunc(w.queue, isNotRiding) }
+func (w *writer) hasNext() bool { return slices.ContainsFunc(w.queue, needsSwap) }
 
 // dropIfIdle forgets a writer that has nothing to do. It is called with mu held.
 func (e *engine) dropIfIdle(w *writer) {
@@ -580,7 +580,7 @@ func (e *engine) leaveStep(err error, s *groupStep) stepOutcome {
 			w.removeWaiter(s)
 			e.dropIfIdle(w)
 		}
-	case stepQueued, stepRiding:
+	case stepQueued, stepPausing:
 		e.leaveGroup(s)
 	case stepSent:
 		return stepOutcome{made: true, replaces: s.replaces, err: err}

@@ -624,29 +624,37 @@ func (t *bareTable) Swap(ctx context.Context, row record.Row) (now record.Row, e
 	return now, err
 }
 
-// TestRefusedClaimRides: a claim that pauses among many, because its swap was refused, joins the queue by the next swap of
-// its client.
-func TestRefusedClaimRides(t *testing.T) {
+// awaitCrowd makes a client that holds a lock for which many claims of another client wait, and that knows the queue. Its
+// next claim is refused twice: the first time a claim does not pause.
+func awaitCrowd(t *testing.T) (table *bareTable, own, others driver.Store, held driver.Grant) {
+	t.Helper()
+	m := fakeMemory()
+	table = &bareTable{Table: m.Table()}
+	own, others = record.New(table), m.Open()
+	var waits sync.WaitGroup
+	t.Cleanup(func() { // the test's context has ended, and with it the waits
+		waits.Wait()
+		_ = own.Close()
+		_ = others.Close()
+	})
+	held = storetest.Acquire(t, own, crowdClaim(driver.KindMutex, 1, 1, 0, 0))
+	for n := range 16 {
+		waits.Go(func() { others.Acquire(t.Context(), crowdClaim(driver.KindMutex, 1, 1, 1, n)) })
+	}
+	synctest.Wait()
+	if _, err := own.Inspect(t.Context(), held.Name); err != nil {
+		t.Fatal(err)
+	}
+	table.refuses.Store(2)
+	return table, own, others, held
+}
+
+// TestRefusedClaimJoinsNextSwap: a claim that pauses among many, because its swap was refused, joins the queue by the next
+// swap of its client.
+func TestRefusedClaimJoinsNextSwap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := fakeMemory()
-		table := &bareTable{Table: m.Table()}
-		own, others := record.New(table), m.Open()
-		defer others.Close()
-		defer own.Close()
-		ctx, cancel := context.WithCancel(t.Context())
-		var waits sync.WaitGroup
-		defer waits.Wait()
-		defer cancel()
-		held := storetest.Acquire(t, own, crowdClaim(driver.KindMutex, 1, 1, 0, 0))
-		for n := range 16 {
-			waits.Go(func() { others.Acquire(ctx, crowdClaim(driver.KindMutex, 1, 1, 1, n)) })
-		}
-		synctest.Wait()
-		if _, err := own.Inspect(t.Context(), held.Name); err != nil { // now this client knows the queue
-			t.Fatal(err)
-		}
-		table.refuses.Store(2) // the first time a claim does not pause
-		waits.Go(func() { own.Acquire(ctx, crowdClaim(driver.KindMutex, 1, 1, 2, 0)) })
+		_, own, others, held := awaitCrowd(t)
+		go own.Acquire(t.Context(), crowdClaim(driver.KindMutex, 1, 1, 2, 0))
 		synctest.Wait()
 		before := time.Now()
 		storetest.Release(t, own, held.Claim)
@@ -755,27 +763,11 @@ func TestHungLoadDelaysNoRenewal(t *testing.T) {
 	})
 }
 
-// TestRidingClaimTellsSilence: the error of a claim that rides on a swap without an answer says that the store is silent.
-func TestRidingClaimTellsSilence(t *testing.T) {
+// TestPausingClaimTellsSilence: the error of a claim that has gone with a swap without an answer says that the store is
+// silent.
+func TestPausingClaimTellsSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := fakeMemory()
-		table := &bareTable{Table: m.Table()}
-		own, others := record.New(table), m.Open()
-		defer others.Close()
-		defer own.Close()
-		ctx, cancel := context.WithCancel(t.Context())
-		var waits sync.WaitGroup
-		defer waits.Wait()
-		defer cancel()
-		held := storetest.Acquire(t, own, crowdClaim(driver.KindMutex, 1, 1, 0, 0))
-		for n := range 16 {
-			waits.Go(func() { others.Acquire(ctx, crowdClaim(driver.KindMutex, 1, 1, 1, n)) })
-		}
-		synctest.Wait()
-		if _, err := own.Inspect(t.Context(), held.Name); err != nil { // now this client knows the queue
-			t.Fatal(err)
-		}
-		table.refuses.Store(2) // the first time a claim does not pause
+		table, own, _, held := awaitCrowd(t)
 		ended := make(chan error, 1)
 		go func() {
 			short, stop := context.WithTimeout(t.Context(), 5*time.Second)
@@ -785,12 +777,12 @@ func TestRidingClaimTellsSilence(t *testing.T) {
 		}()
 		synctest.Wait()
 		open := table.shut()
-		waits.Go(func() { own.Release(ctx, held.Claim, held.Ref) })
+		defer open()
+		go own.Release(t.Context(), held.Claim, held.Ref)
 		err := <-ended
 		if silent, ok := errors.AsType[*driver.SilentError](err); !ok || silent.For < 4*time.Second {
 			t.Errorf("%#v", err)
 		}
-		open()
 	})
 }
 
